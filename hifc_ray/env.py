@@ -1,0 +1,25 @@
+"""The only reader of os.environ."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def cache_home() -> Path:
+    """Where converted models go: HIFC_CACHE_DIR, or hifc_ray under XDG_CACHE_HOME (by default ~/.cache)."""
+    own = os.environ.get("HIFC_CACHE_DIR")
+    if own:
+        return Path(own).expanduser()
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base).expanduser() if base else Path.home() / ".cache") / "hifc_ray"
+
+
+def shm_dir() -> Path:
+    """Where arenas live: HIFC_SHM_DIR, by default /dev/shm."""
+    return Path(os.environ.get("HIFC_SHM_DIR") or "/dev/shm")
+
+
+def ray_address() -> str | None:
+    """RAY_ADDRESS, if it is set."""
+    return os.environ.get("RAY_ADDRESS") or None

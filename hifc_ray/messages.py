@@ -1,0 +1,64 @@
+"""What crosses between actors: frozen, versioned values. Reports and weights between tiers and the policy actor,
+calls between engines and tiers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from hifc_ray.types import GenerationArray, SlotArray
+
+PROTOCOL_VERSION = 1  # rises when an engine and a tier of different releases would misunderstand each other
+
+
+@dataclass(frozen=True)
+class Weights:
+    """(α, β, γ) of the retention value: access frequency, attention weight, position decay. Version 0 is the default."""
+
+    alpha: float = 1.0
+    beta: float = 0.0
+    gamma: float = 0.1
+    version: int = 0
+
+
+@dataclass(frozen=True)
+class Report:
+    """Statistics of one node since its start; the policy actor keeps the newest of each node."""
+
+    node: str
+    incarnation: int
+    sequence: int  # rises with each report of an incarnation
+    accesses: int
+    hits: int
+    evictions: int
+    weights_version: int
+
+
+@dataclass(frozen=True)
+class Held:
+    """What a holder has leased at the moment of a call. Slots of that holder that are not named here are released."""
+
+    slots: SlotArray = field(default_factory=lambda: np.empty(0, np.int32))
+    generations: GenerationArray = field(default_factory=lambda: np.empty(0, np.uint64))
+
+
+@dataclass(frozen=True)
+class CallHeader:
+    """Goes with each mutating call. Calls of a holder are numbered; one that arrives after a later one is refused."""
+
+    holder: int
+    incarnation: int  # of the tier, as the holder knows it
+    sequence: int
+
+
+@dataclass(frozen=True)
+class TierInfo:
+    """What a tier tells an engine that attaches."""
+
+    protocol: int
+    incarnation: int
+    holder: int
+    arena_path: str
+    holder_path: str  # the holder keeps an flock on this file for life
+    node: str
