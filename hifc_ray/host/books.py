@@ -1,0 +1,212 @@
+"""The books of the host tier: which block lies in which slot, who holds it, what may be evicted.
+
+No lock in here and no I/O: the caller (`TieredCache`) holds its one lock around every method. All methods take
+arrays of distinct slots and are atomic: they apply to all or raise before the first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import repeat
+
+import numpy as np
+
+from hifc_ray.errors import ConservationBroken
+from hifc_ray.host.table import TIER_WRITER, SlotTable
+from hifc_ray.hotness import Hotness
+from hifc_ray.types import (
+    NO_SLOT,
+    BlockState,
+    BoolArray,
+    ByteArray,
+    Event,
+    IntArray,
+    Key,
+    SlotArray,
+    transition,
+)
+
+_PUBLISHED = (BlockState.RESIDENT, BlockState.LEASED, BlockState.DEMOTING)
+
+
+class HostBooks:
+    """What lies where in the arena. Rebuilt from the slot table when a tier starts again."""
+
+    def __init__(self, table: SlotTable) -> None:
+        self.table = table
+        self.hotness = Hotness(len(table))
+        self.outstanding = np.zeros(len(table), np.int32)  # I/O of this process that touches the slot
+        self._slot_of: dict[Key, int] = {}
+        self._free: list[int] = []  # taken from the end
+        self._rebuild()
+
+    def find(self, keys: Sequence[Key]) -> SlotArray:
+        """[keys] slot of each key, NO_SLOT where there is none. Blocks that are not published yet are found too."""
+        return np.fromiter(map(self._slot_of.get, keys, repeat(NO_SLOT)), np.int32, len(keys))
+
+    @property
+    def num_free(self) -> int:
+        return len(self._free)
+
+    def reserve(self, keys: Sequence[Key], tag: int, positions: SlotArray, writer: int, turn: int) -> SlotArray:
+        """Give each key a free slot with a new generation. There must be room: `num_free >= len(keys)`."""
+        if len(keys) > len(self._free):
+            raise ConservationBroken(f"{len(keys)} slots asked for, {len(self._free)} free")
+        taken = [self._free.pop() for _ in keys]
+        slots = np.array(taken, np.int32)
+        table = self.table
+        after = transition(table.state[slots], Event.RESERVE)
+        table.generation[slots] += np.uint64(1)  # first: a reader of the old block must see that it is gone
+        table.holders[slots] = 0
+        table.tag[slots] = tag
+        table.position[slots] = positions
+        table.writer[slots] = writer
+        table.set_keys(slots, keys)
+        table.state[slots] = after
+        self._slot_of.update(zip(keys, taken, strict=True))
+        self.hotness.born(slots, positions, turn)
+        return slots
+
+    def commit(self, slots: SlotArray) -> None:
+        """Publish reserved slots. Those that somebody waits for are leased from the first moment."""
+        self._apply(slots, Event.COMMIT)
+        waited_for = slots[self.table.holders[slots] != 0]
+        if len(waited_for):
+            self._apply(waited_for, Event.LEASE)
+
+    def abort(self, slots: SlotArray) -> None:
+        """Take reserved slots back, unpublished; who waits for them sees that they are gone."""
+        self._forget(slots, Event.ABORT)
+
+    def lease(self, slots: SlotArray, holder: int) -> None:
+        """Pin slots for a holder; a RESERVED slot is pinned for the moment it is published. A demotion is cancelled."""
+        self.table.holders[slots] |= np.uint64(1 << holder)
+        self._apply(slots, Event.LEASE)
+
+    def release(self, slots: SlotArray, holder: int) -> None:
+        """Undo `lease`. Slots that this holder does not hold (their block failed or was lost) are passed over."""
+        table, bit = self.table, np.uint64(1 << holder)
+        held = slots[(table.holders[slots] & bit) != 0]
+        table.holders[held] &= ~bit
+        idle = held[(table.holders[held] == 0) & np.isin(table.state[held], (BlockState.LEASED, BlockState.RESERVED))]
+        self._apply(idle, Event.RELEASE)
+
+    def held_by(self, holder: int) -> SlotArray:
+        """Slots that a holder has pinned."""
+        return np.flatnonzero(self.table.holders & np.uint64(1 << holder)).astype(np.int32)
+
+    def reserved_by(self, writer: int) -> SlotArray:
+        """Slots that a writer is filling."""
+        reserved = (self.table.state == BlockState.RESERVED) & (self.table.writer == writer)
+        return np.flatnonzero(reserved).astype(np.int32)
+
+    def evictable(self) -> SlotArray:
+        """Slots whose block may leave now: published, held by nobody, with no I/O outstanding."""
+        free_to_go = (self.table.state == BlockState.RESIDENT) & (self.outstanding == 0)
+        return np.flatnonzero(free_to_go).astype(np.int32)
+
+    def still_evictable(self, slots: SlotArray, generations: IntArray) -> BoolArray:
+        """[slots] True where the block that was seen at `generations` is still there and may leave."""
+        table = self.table
+        same = table.generation[slots] == generations.astype(np.uint64)
+        result: BoolArray = same & (table.state[slots] == BlockState.RESIDENT) & (self.outstanding[slots] == 0)
+        return result
+
+    def demote(self, slots: SlotArray) -> None:
+        """The blocks are on their way to flash; one write is outstanding on each."""
+        self._apply(slots, Event.DEMOTE)
+        self.outstanding[slots] += 1
+
+    def written(self, slots: SlotArray) -> SlotArray:
+        """The write has returned, well or not. Frees the slots that nobody asked for meanwhile, and returns those."""
+        self.outstanding[slots] -= 1
+        self._returned(slots[self.table.state[slots] == BlockState.QUARANTINED])
+        leaving: SlotArray = slots[self.table.state[slots] == BlockState.DEMOTING]
+        self._forget(leaving, Event.WRITTEN)
+        return leaving
+
+    def evict(self, slots: SlotArray) -> None:
+        """Drop resident blocks."""
+        self._forget(slots, Event.EVICT)
+
+    def reading(self, slots: SlotArray) -> None:
+        """A read from flash into these reserved slots is outstanding."""
+        self.outstanding[slots] += 1
+
+    def read_returned(self, slots: SlotArray) -> SlotArray:
+        """The read has returned. Returns the slots that are still reserved for it: commit or abort these."""
+        self.outstanding[slots] -= 1
+        self._returned(slots[self.table.state[slots] == BlockState.QUARANTINED])
+        waiting: SlotArray = slots[self.table.state[slots] == BlockState.RESERVED]
+        return waiting
+
+    def give_up(self, slots: SlotArray) -> SlotArray:
+        """Stop waiting for I/O on these slots: they stay out of use until it returns. Returns those that were given up.
+
+        A block whose write is late but which somebody holds stays; its outstanding write keeps it from eviction.
+        """
+        states = self.table.state[slots]
+        waiting: SlotArray = slots[(states == BlockState.RESERVED) | (states == BlockState.DEMOTING)]
+        self._forget(waiting, Event.GIVE_UP)
+        return waiting
+
+    def counts(self) -> dict[str, int]:
+        """Slots by state, named in lower case."""
+        number = np.bincount(self.table.state, minlength=len(BlockState))
+        return {state.name.lower(): int(number[state]) for state in BlockState}
+
+    def check(self) -> None:
+        """The conservation law: every slot is free or named by a key, once; leases are held. Raises with the numbers."""
+        state, counts = self.table.state, self.counts()
+        free, named = len(self._free), len(self._slot_of)
+        if free != counts["absent"] or len(set(self._free)) != free or (state[self._free] != BlockState.ABSENT).any():
+            raise ConservationBroken(f"{free} slots on the free list, {counts['absent']} absent in the table")
+        if free + named + counts["quarantined"] != len(state):
+            raise ConservationBroken(
+                f"free {free} + named {named} + quarantined {counts['quarantined']} != {len(state)}"
+            )
+        leased, held = state == BlockState.LEASED, self.table.holders != 0
+        unheld = int((leased & ~held).sum())
+        unleased = int((held & ~leased & (state != BlockState.RESERVED)).sum())
+        if unheld or unleased:
+            raise ConservationBroken(
+                f"{unheld} leased slots without a holder, {unleased} held slots that are not leased"
+            )
+        if (self.outstanding < 0).any():
+            raise ConservationBroken("more I/O returned than was begun")
+        wrong = [slot for key, slot in self._slot_of.items() if self.table.key(slot) != key]
+        if wrong:
+            raise ConservationBroken(f"{len(wrong)} slots whose line names another key, first {wrong[0]}")
+
+    def _apply(self, slots: SlotArray, event: Event) -> None:
+        self.table.state[slots] = transition(self.table.state[slots], event)
+
+    def _forget(self, slots: SlotArray, event: Event) -> None:
+        """Apply an event that ends the block's life in its slot."""
+        self._apply(slots, event)
+        self.table.holders[slots] = 0
+        for slot in slots.tolist():
+            del self._slot_of[self.table.key(slot)]
+        if event is not Event.GIVE_UP:
+            self._free.extend(slots.tolist())
+
+    def _returned(self, slots: SlotArray) -> None:
+        done = slots[self.outstanding[slots] == 0]
+        self._apply(done, Event.RETURNED)
+        self._free.extend(done.tolist())
+
+    def _rebuild(self) -> None:
+        """Read the table as a dead incarnation left it: its own I/O died with it, its holders may live."""
+        table = self.table
+        state: ByteArray = table.state
+        ours = (state == BlockState.RESERVED) & (table.writer == TIER_WRITER)
+        state[ours | (state == BlockState.QUARANTINED)] = BlockState.ABSENT
+        published = np.isin(state, _PUBLISHED)
+        state[published] = np.where(table.holders[published] != 0, BlockState.LEASED, BlockState.RESIDENT)
+        table.holders[state == BlockState.ABSENT] = 0
+        self._free = np.flatnonzero(state == BlockState.ABSENT)[::-1].tolist()
+        live = np.flatnonzero(state != BlockState.ABSENT).astype(np.int32)
+        for slot in live.tolist():
+            self._slot_of[table.key(slot)] = slot
+        if len(live):
+            self.hotness.born(live, table.position[live].astype(np.int32), turn=0)
