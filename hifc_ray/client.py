@@ -101,7 +101,7 @@ def all_missed(query: ChainQuery, fate: Fate) -> LookupReply:
 
 @dataclass(frozen=True)
 class StoreRequest:
-    """Blocks of one namespace that the caller wants to store: keys and their positions (block index in the sequence)."""
+    """Blocks of one namespace that the caller wants to store: keys and positions (block index in the sequence)."""
 
     namespace: Namespace
     keys: tuple[Key, ...]
@@ -176,8 +176,8 @@ class TierClient(Protocol):
     def commit(self, grant: Grant, attention: FloatArray | None, deadline_s: float) -> int:
         """Publish the filled slots of a grant; returns how many are published now. Doing it twice changes nothing.
 
-        `attention` [keys] is each block's attention weight, if the engine has it. A commit that is unknown, aborted or of an
-        old incarnation publishes nothing and is counted.
+        `attention` [keys] is each block's attention weight, if the engine has it. A commit that is unknown, aborted or
+        of an old incarnation publishes nothing and is counted.
         """
 
     def abort(self, grant: Grant) -> None:

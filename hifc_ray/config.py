@@ -25,7 +25,9 @@ def parse_bytes(text: str | int, name: str = "size") -> int:
     else:
         match = _SIZE.fullmatch(str(text))
         if match is None:
-            raise ConfigError(f"{name} is {text!r}; allowed: a number of bytes, or one with KiB, MiB, GiB, TiB, KB, MB, GB, TB")
+            raise ConfigError(
+                f"{name} is {text!r}; allowed: a number of bytes, or one with KiB, MiB, GiB, TiB, KB, MB, GB, TB"
+            )
         size = int(float(match[1]) * _UNITS[(match[2] or "").lower()])
     if size < 0:
         raise ConfigError(f"{name} is {text!r}; it must not be negative")
@@ -126,10 +128,18 @@ class EngineConfig:
         for name in ("gpu_bytes", "block_tokens", "group_blocks", "max_batch", "max_waiting", "store_queue_blocks"):
             _check(getattr(self, name) >= 1, f"engine.{name}", getattr(self, name), "at least 1")
         _check(self.threads >= 0, "engine.threads", self.threads, "0 (chosen for you) or more")
-        _check(self.dtype in ("auto", "float32", "float16", "bfloat16"), "engine.dtype", self.dtype,
-               "auto, float32, float16, bfloat16")
-        _check(re.fullmatch(r"auto|cpu|cuda(:\d+)?", self.device) is not None, "engine.device", self.device,
-               "auto, cpu, cuda, cuda:N")
+        _check(
+            self.dtype in ("auto", "float32", "float16", "bfloat16"),
+            "engine.dtype",
+            self.dtype,
+            "auto, float32, float16, bfloat16",
+        )
+        _check(
+            re.fullmatch(r"auto|cpu|cuda(:\d+)?", self.device) is not None,
+            "engine.device",
+            self.device,
+            "auto, cpu, cuda, cuda:N",
+        )
         for name in ("load_deadline_s", "call_deadline_s", "store_deadline_s"):
             _check(getattr(self, name) > 0, f"engine.{name}", getattr(self, name), "above 0 seconds")
 

@@ -1,7 +1,7 @@
 """Access history of the blocks of a tier, as arrays: one row a block, touched and scored in batches.
 
-Two last accesses (LRU-2: O'Neil et al., SIGMOD 1993), an exponentially decayed count, attention average, position, turn.
-Time is counted in block accesses.
+Two last accesses (LRU-2: O'Neil et al., SIGMOD 1993), an exponentially decayed count, attention average, position and
+turn. Time is counted in block accesses.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ PROTOCOL_VERSION = 1  # rises when an engine and a tier of different releases wo
 
 @dataclass(frozen=True)
 class Weights:
-    """(α, β, γ) of the retention value: access frequency, attention weight, position decay. Version 0 is the default."""
+    """(α, β, γ) of the retention value: access frequency, attention weight, position decay. Version 0: the defaults."""
 
     alpha: float = 1.0
     beta: float = 0.0

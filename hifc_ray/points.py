@@ -1,7 +1,7 @@
 """Named points at which tests hold, fail or count a thread. In production a point is one falsy test.
 
-    with points.at("flash.append.header", hook):   # hook() runs in the thread that reaches the point
-        ...
+with points.at("flash.append.header", hook):   # hook() runs in the thread that reaches the point
+    ...
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ class EvictionPolicy(Protocol):
     name: str
 
     def victims(self, features: Features, count: int) -> IntArray:
-        """At most `count` distinct rows, the first to leave first. Rows of a foreign namespace come before all others."""
+        """At most `count` distinct rows, the first to leave first. Rows of a foreign namespace come before others."""
 
     def use(self, weights: Weights) -> None:
         """Take newer weights; a policy without weights takes no notice."""

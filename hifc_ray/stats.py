@@ -30,9 +30,7 @@ class Stats:
             return sum(
                 count
                 for (counter, tag, why), count in self._counts.items()
-                if counter == name
-                and (tier is None or tag == tier.name.lower())
-                and (reason is None or why == reason)
+                if counter == name and (tier is None or tag == tier.name.lower()) and (reason is None or why == reason)
             )
 
     def snapshot(self) -> dict[str, float]:

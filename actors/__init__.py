@@ -1,0 +1,1 @@
+"""Where Ray is: plain classes become actors here, one a file."""
