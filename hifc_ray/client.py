@@ -18,6 +18,7 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 
+from hifc_ray.layout import BlockLayout
 from hifc_ray.types import (
     BoolArray,
     ByteArray,
@@ -166,6 +167,9 @@ class TierClient(Protocol):
 
     def wait(self, reply: LookupReply, deadline_s: float) -> ByteArray:
         """Answers [keys] with PENDING resolved to HIT or MISS, in so far as `deadline_s` allows. 0 only looks."""
+
+    def holds(self, lease: Lease) -> bool:
+        """Are the slots of this lease still those that were leased? Asked after a copy; False is a broken invariant."""
 
     def release(self, lease: Lease) -> None:
         """Give a lease back. Cheap: over Ray it rides on the next call, or on `flush`."""

@@ -66,7 +66,7 @@ class Arena:
 def create(path: Path, arena_bytes: int, slot_bytes: int) -> Arena:
     """The arena at `path`, owned by this process: attached to if it is there and of the same shape, else made anew.
 
-    Raises `DirectoryLocked` if a live tier owns it, `NoRoom` if memory does not allow it, `ForeignFiles` if the file is not ours.
+    Raises `DirectoryLocked` if a live tier owns it, `NoRoom` if memory does not allow it, `ForeignFiles` if it is not ours.
     """
     slot_bytes = round_up(slot_bytes, PAGE_BYTES)
     num_slots = arena_bytes // slot_bytes
@@ -126,8 +126,7 @@ def _matches(path: Path, num_slots: int, slot_bytes: int) -> bool:
         if path.stat().st_size and path.read_bytes()[:8].strip(b"\0"):
             raise
         return False  # killed while it was being made: no header yet
-    same = found[:2] == (num_slots, slot_bytes) and path.stat().st_size == file_bytes(num_slots, slot_bytes)
-    return same
+    return found[:2] == (num_slots, slot_bytes) and path.stat().st_size == file_bytes(num_slots, slot_bytes)
 
 
 def _allocate(path: Path, size: int) -> None:
@@ -135,7 +134,7 @@ def _allocate(path: Path, size: int) -> None:
     available = available_memory_bytes()
     if size > available:
         raise NoRoom(
-            f"host.arena_bytes needs {format_bytes(size)}; this machine has {format_bytes(available)} of memory available"
+            f"host.arena_bytes needs {format_bytes(size)}; this machine has {format_bytes(available)} available"
         )
     free = os.statvfs(path.parent).f_bavail * os.statvfs(path.parent).f_frsize
     if size > free:

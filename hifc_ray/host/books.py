@@ -14,6 +14,7 @@ import numpy as np
 from hifc_ray.errors import ConservationBroken
 from hifc_ray.host.table import TIER_WRITER, SlotTable
 from hifc_ray.hotness import Hotness
+from hifc_ray.layout import BlockLayout
 from hifc_ray.types import (
     NO_SLOT,
     BlockState,
@@ -22,6 +23,7 @@ from hifc_ray.types import (
     Event,
     IntArray,
     Key,
+    Namespace,
     SlotArray,
     transition,
 )
@@ -48,7 +50,15 @@ class HostBooks:
     def num_free(self) -> int:
         return len(self._free)
 
-    def reserve(self, keys: Sequence[Key], tag: int, positions: SlotArray, writer: int, turn: int) -> SlotArray:
+    def reserve(
+        self,
+        keys: Sequence[Key],
+        namespace: Namespace,
+        layout: BlockLayout,
+        positions: SlotArray,
+        writer: int,
+        turn: int,
+    ) -> SlotArray:
         """Give each key a free slot with a new generation. There must be room: `num_free >= len(keys)`."""
         if len(keys) > len(self._free):
             raise ConservationBroken(f"{len(keys)} slots asked for, {len(self._free)} free")
@@ -58,10 +68,9 @@ class HostBooks:
         after = transition(table.state[slots], Event.RESERVE)
         table.generation[slots] += np.uint64(1)  # first: a reader of the old block must see that it is gone
         table.holders[slots] = 0
-        table.tag[slots] = tag
         table.position[slots] = positions
         table.writer[slots] = writer
-        table.set_keys(slots, keys)
+        table.name(slots, keys, namespace, layout)
         table.state[slots] = after
         self._slot_of.update(zip(keys, taken, strict=True))
         self.hotness.born(slots, positions, turn)
@@ -156,7 +165,7 @@ class HostBooks:
         return {state.name.lower(): int(number[state]) for state in BlockState}
 
     def check(self) -> None:
-        """The conservation law: every slot is free or named by a key, once; leases are held. Raises with the numbers."""
+        """The conservation law: every slot is free or named by a key, once; leases are held."""
         state, counts = self.table.state, self.counts()
         free, named = len(self._free), len(self._slot_of)
         if free != counts["absent"] or len(set(self._free)) != free or (state[self._free] != BlockState.ABSENT).any():

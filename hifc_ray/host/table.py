@@ -11,14 +11,27 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from hifc_ray.types import KEY_BYTES, AnyArray, ByteArray, GenerationArray, Key, Namespace, SlotArray
+from hifc_ray.layout import DTYPE_BYTES, BlockLayout
+from hifc_ray.types import (
+    KEY_BYTES,
+    AnyArray,
+    BlockState,
+    ByteArray,
+    GenerationArray,
+    Key,
+    Lookup,
+    Namespace,
+    SlotArray,
+)
+
+_DTYPES = tuple(DTYPE_BYTES)  # a line names its dtype by its place in here: append only
 
 LINE_BYTES = 128
 LINE = np.dtype(
     {
-        "names": ["generation", "holders", "tag", "position", "state", "writer", "key"],
-        "formats": ["<u8", "<u8", "<u8", "<u4", "u1", "u1", (np.uint8, KEY_BYTES)],
-        "offsets": [0, 8, 16, 24, 28, 29, 32],
+        "names": ["generation", "holders", "position", "state", "writer", "dtype", "key", "tag", "namespace", "layout"],
+        "formats": ["<u8", "<u8", "<u4", "u1", "u1", "u1", (np.uint8, 32), "<u8", (np.uint8, 32), ("<u4", 4)],
+        "offsets": [0, 8, 16, 20, 21, 22, 32, 64, 64, 96],  # the tag is the head of the namespace
         "itemsize": LINE_BYTES,
     }
 )
@@ -43,13 +56,35 @@ class SlotTable:
         self.position: AnyArray = lines["position"]
         self.state: ByteArray = lines["state"]
         self.writer: ByteArray = lines["writer"]
+        self._dtype: ByteArray = lines["dtype"]
         self._key: ByteArray = lines["key"]
+        self._namespace: ByteArray = lines["namespace"]
+        self._layout: AnyArray = lines["layout"]
 
     def __len__(self) -> int:
         return len(self.state)
 
-    def set_keys(self, slots: SlotArray, keys: Sequence[Key]) -> None:
+    def name(self, slots: SlotArray, keys: Sequence[Key], namespace: Namespace, layout: BlockLayout) -> None:
+        """Write what the blocks in these slots are; enough for a later incarnation of the tier to go on with them."""
         self._key[slots] = np.frombuffer(b"".join(keys), np.uint8).reshape(-1, KEY_BYTES)
+        self._namespace[slots] = np.frombuffer(namespace, np.uint8)
+        self._layout[slots] = (layout.layers, layout.kv_heads, layout.head_dim, layout.block_tokens)
+        self._dtype[slots] = _DTYPES.index(layout.dtype)
 
     def key(self, slot: int) -> Key:
         return Key(self._key[slot].tobytes())
+
+    def namespace(self, slot: int) -> Namespace:
+        return Namespace(self._namespace[slot].tobytes())
+
+    def layout(self, slot: int) -> BlockLayout:
+        return BlockLayout(*map(int, self._layout[slot]), dtype=_DTYPES[self._dtype[slot]])
+
+    def answers_now(self, slots: SlotArray, generations: GenerationArray) -> ByteArray:
+        """[n] `Lookup` for blocks that were seen at these generations: HIT, PENDING, or MISS if they are gone."""
+        state = self.state[slots]
+        published = (state == BlockState.RESIDENT) | (state == BlockState.LEASED) | (state == BlockState.DEMOTING)
+        answers = np.where(published, Lookup.HIT, np.where(state == BlockState.RESERVED, Lookup.PENDING, Lookup.MISS))
+        # Read after the state: a slot that changed owner in between has another generation by now.
+        answers[self.generation[slots] != generations] = Lookup.MISS
+        return answers.astype(np.uint8)

@@ -12,7 +12,7 @@ import itertools
 import threading
 from collections.abc import Callable
 from enum import IntEnum
-from typing import Generic, TypeVar
+from typing import Generic, TypeVar, cast
 
 from hifc_ray.clock import Clock, MonotonicClock
 
@@ -85,12 +85,12 @@ class Channel:
         deadline_s: float,
         priority: Priority = Priority.REQUEST,
     ) -> Ticket[T] | None:
-        """Run `work` on a thread of the channel, then `done(ticket)` there. None if the queue is full: nothing will run."""
+        """Run `work` on a thread of the channel, then `done(ticket)` there. None: the queue is full, nothing will run."""
         ticket = Ticket(work, done, self._clock.now() + deadline_s)
         with self._changed:
             if self._closed or len(self._queue) >= self._queue_limit:
                 return None
-            heapq.heappush(self._queue, (priority, next(self._order), ticket))  # type: ignore[arg-type]
+            heapq.heappush(self._queue, (int(priority), next(self._order), cast("Ticket[object]", ticket)))
             self._changed.notify()
         return ticket
 
