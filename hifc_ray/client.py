@@ -107,7 +107,7 @@ class StoreRequest:
     namespace: Namespace
     keys: tuple[Key, ...]
     positions: SlotArray  # [keys]
-    block_bytes: int
+    layout: BlockLayout
     session: str = ""
     turn: int = 0
 

@@ -66,7 +66,8 @@ class Arena:
 def create(path: Path, arena_bytes: int, slot_bytes: int) -> Arena:
     """The arena at `path`, owned by this process: attached to if it is there and of the same shape, else made anew.
 
-    Raises `DirectoryLocked` if a live tier owns it, `NoRoom` if memory does not allow it, `ForeignFiles` if it is not ours.
+    Raises `DirectoryLocked` if a live tier owns it, `NoRoom` if memory does not allow it, `ForeignFiles`
+    if the file is not ours.
     """
     slot_bytes = round_up(slot_bytes, PAGE_BYTES)
     num_slots = arena_bytes // slot_bytes

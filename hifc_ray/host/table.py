@@ -78,7 +78,8 @@ class SlotTable:
         return Namespace(self._namespace[slot].tobytes())
 
     def layout(self, slot: int) -> BlockLayout:
-        return BlockLayout(*map(int, self._layout[slot]), dtype=_DTYPES[self._dtype[slot]])
+        layers, kv_heads, head_dim, block_tokens = map(int, self._layout[slot])
+        return BlockLayout(layers, kv_heads, head_dim, block_tokens, _DTYPES[self._dtype[slot]])
 
     def answers_now(self, slots: SlotArray, generations: GenerationArray) -> ByteArray:
         """[n] `Lookup` for blocks that were seen at these generations: HIT, PENDING, or MISS if they are gone."""

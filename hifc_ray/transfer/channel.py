@@ -85,7 +85,7 @@ class Channel:
         deadline_s: float,
         priority: Priority = Priority.REQUEST,
     ) -> Ticket[T] | None:
-        """Run `work` on a thread of the channel, then `done(ticket)` there. None: the queue is full, nothing will run."""
+        """Run `work` on a thread of the channel, then `done(ticket)` there. None: the queue is full."""
         ticket = Ticket(work, done, self._clock.now() + deadline_s)
         with self._changed:
             if self._closed or len(self._queue) >= self._queue_limit:
