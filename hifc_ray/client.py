@@ -44,6 +44,7 @@ class ChainQuery:
     namespace: Namespace
     keys: tuple[Key, ...]
     in_gpu: BoolArray  # [keys]
+    layout: BlockLayout
     session: str = ""
     turn: int = 0
     continued: bool = False
