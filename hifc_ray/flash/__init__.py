@@ -1,0 +1,11 @@
+"""Flash: a log-structured store of blocks on a local device. `FlashStore` is the door."""
+
+from hifc_ray.flash.address import Address
+from hifc_ray.flash.device import Device, Extent
+from hifc_ray.flash.file_device import FileDevice
+from hifc_ray.flash.memory_device import MemoryDevice
+from hifc_ray.flash.record import FlashBlock
+from hifc_ray.flash.recovery import RecoveryReport
+from hifc_ray.flash.store import FlashStore
+
+__all__ = ["Address", "Device", "Extent", "FileDevice", "FlashBlock", "FlashStore", "MemoryDevice", "RecoveryReport"]

@@ -1,0 +1,76 @@
+"""The contract of a device: a directory of extents (preallocated, fixed size) and small files replaced whole.
+
+It knows bytes and names, nothing of caches. Faults are OSError.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Sequence
+from typing import Protocol
+
+# What one extent may use beyond its size: the file system's own blocks that map a fragmented file.
+METADATA_BYTES = 16 * 1024
+
+
+class Extent(Protocol):
+    """An open extent. Stays usable after `Device.delete` until it is closed. Safe from several threads."""
+
+    @property
+    def size_bytes(self) -> int: ...
+
+    def preadv(self, buffers: Sequence[memoryview], offset: int) -> int:
+        """Bytes read into the buffers. Buffers, their lengths and the offset are whole pages."""
+
+    def pwritev(self, buffers: Sequence[memoryview], offset: int) -> int:
+        """Bytes written. Buffers, their lengths and the offset are whole pages."""
+
+    def truncate(self, size_bytes: int) -> None:
+        """Give back what lies beyond."""
+
+    def sync(self) -> None:
+        """Return when everything written before survives a power loss."""
+
+    def close(self) -> None: ...
+
+
+class Device(Protocol):
+    """A place for extents and small files. Locked by one owner at a time."""
+
+    @property
+    def path(self) -> str:
+        """How messages name it."""
+
+    @property
+    def direct(self) -> bool:
+        """Does I/O go past the page cache? False where the file system refuses O_DIRECT."""
+
+    def lock(self) -> None:
+        """Own the device until `unlock` or the death of the process. Raises `DirectoryLocked`."""
+
+    def unlock(self) -> None: ...
+
+    def sizes(self) -> dict[str, int]:
+        """Everything that lies here by name, foreign things included, with the bytes that each occupies."""
+
+    def free_bytes(self) -> int:
+        """Room that is left for new extents."""
+
+    def create(self, name: str, size_bytes: int) -> Extent:
+        """A new extent, preallocated whole, reading as zeros. Raises OSError (ENOSPC) and then leaves nothing."""
+
+    def open(self, name: str) -> Extent: ...
+
+    def delete(self, name: str) -> None:
+        """Remove an extent or a small file; nothing happens if there is none."""
+
+    def put(self, name: str, data: bytes) -> None:
+        """Replace a small file whole, or not at all; when this returns, it and all names here survive a power loss."""
+
+    def get(self, name: str) -> bytes:
+        """A small file. Raises FileNotFoundError."""
+
+
+def pages(size_bytes: int) -> memoryview:
+    """Zeroed, page-aligned memory."""
+    return memoryview(mmap.mmap(-1, size_bytes))

@@ -1,0 +1,196 @@
+"""A record: header pages, then the encoded stripes of one run of blocks, each starting on a page.
+
+Header, little-endian: stamp, codec code, num_blocks (1, 2 or 4), length of the layout text, header bytes, stripes per
+block, stripe bytes, tokens per block, payload bytes, segment sequence and uuid, offset in the segment, ordinal,
+namespace; then layout text, keys (32 bytes each), positions (u32 each), and for each stripe of the payload its encoded
+length (u32), XXH3-64 of the encoded bytes and of the raw bytes; zeros; XXH3-64 of all of it in the last 8 bytes.
+
+The ordinal rises along a segment, so that what a failed write left behind is never taken for the tail's next record.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from hifc_ray.codecs import Codec
+from hifc_ray.errors import CorruptRecord, NewerFormat
+from hifc_ray.flash.address import MAX_HEADER_BYTES, MAX_PAYLOAD_BYTES
+from hifc_ray.flash.format import CHECKSUM_BYTES, STAMP, check_checksum, check_stamp, checksum, put_checksum, stamp
+from hifc_ray.layout import PAGE_BYTES, round_up
+from hifc_ray.types import KEY_BYTES, Key, Namespace
+
+MAGIC = b"HIFC-REC"
+RUN_BLOCKS = (1, 2, 4)
+STRIPE_DTYPE = np.dtype([("length", "<u4"), ("encoded", "<u8"), ("raw", "<u8")])
+StripeArray = npt.NDArray[np.void]
+
+_FIXED = struct.Struct("<BBHIIIIQQ16sQQ32s")
+
+
+@dataclass(frozen=True, slots=True)
+class FlashBlock:
+    """A block to be stored: `num_stripes` stripes of `stripe_bytes` (whole pages) in a page-aligned buffer.
+
+    The buffer may be longer; it must not change before `append` has returned. `layout_text`: `BlockLayout.describe()`.
+    """
+
+    key: Key
+    namespace: Namespace
+    layout_text: str
+    stripe_bytes: int
+    num_stripes: int
+    position: int  # index of the block in its sequence
+    buffer: memoryview
+    num_tokens: int = 0  # 0: as many as the layout says
+
+    @property
+    def payload_bytes(self) -> int:
+        return self.stripe_bytes * self.num_stripes
+
+
+@dataclass(frozen=True)
+class RecordHeader:
+    """What a record says of itself."""
+
+    codec: int
+    keys: tuple[Key, ...]
+    namespace: Namespace
+    layout_text: str
+    num_stripes: int  # of each block
+    stripe_bytes: int
+    num_tokens: int  # of each block
+    positions: tuple[int, ...]
+    stripes: StripeArray  # [len(keys) * num_stripes]
+    segment: int
+    segment_uuid: bytes
+    offset: int
+    ordinal: int
+    payload_bytes: int
+
+    @property
+    def header_bytes(self) -> int:
+        return header_bytes(len(self.keys), self.num_stripes, self.layout_text)
+
+
+@dataclass(frozen=True)
+class EncodedBlock:
+    """A block ready to be written: what goes into its record, but for its place."""
+
+    block: FlashBlock
+    codec: int
+    pieces: list[memoryview]
+    stripes: StripeArray
+    header_bytes: int
+    payload_bytes: int
+
+    @property
+    def record_bytes(self) -> int:
+        return self.header_bytes + self.payload_bytes
+
+    def header(self, segment: int, segment_uuid: bytes, offset: int, ordinal: int) -> RecordHeader:
+        """The header of this block at its place."""
+        block = self.block
+        return RecordHeader(
+            self.codec, (block.key,), block.namespace, block.layout_text, block.num_stripes, block.stripe_bytes,
+            block.num_tokens, (block.position,), self.stripes, segment, segment_uuid, offset, ordinal,
+            self.payload_bytes,
+        )  # fmt: skip
+
+
+def header_bytes(num_blocks: int, num_stripes: int, layout_text: str) -> int:
+    """Bytes of a record's header pages."""
+    variable = len(layout_text.encode()) + num_blocks * (KEY_BYTES + 4 + num_stripes * STRIPE_DTYPE.itemsize)
+    return round_up(STAMP.size + _FIXED.size + variable + CHECKSUM_BYTES, PAGE_BYTES)
+
+
+def encode(block: FlashBlock, codec: Codec) -> EncodedBlock:
+    """Encode and checksum a block. Raises ValueError, with the numbers, for a shape that no record can have."""
+    _check_shape(block)
+    stripes = np.zeros(block.num_stripes, STRIPE_DTYPE)
+    pieces = []
+    size = block.stripe_bytes
+    for row in range(block.num_stripes):
+        stripe = block.buffer[row * size : (row + 1) * size]
+        encoded = codec.encode(stripe)
+        digest = checksum(encoded)
+        stripes[row] = (len(encoded), digest, digest if codec.verbatim else checksum(stripe))
+        pieces.append(encoded)
+    head = header_bytes(1, block.num_stripes, block.layout_text)
+    return EncodedBlock(block, codec.code, pieces, stripes, head, int(stripes["length"].sum()))
+
+
+def write_header(header: RecordHeader, out: memoryview) -> None:
+    """Fill `out`, of `header.header_bytes` zeroed bytes."""
+    layout = header.layout_text.encode()
+    parts = (
+        stamp(MAGIC),
+        _FIXED.pack(
+            header.codec, len(header.keys), len(layout), len(out), header.num_stripes, header.stripe_bytes,
+            header.num_tokens, header.payload_bytes, header.segment, header.segment_uuid, header.offset,
+            header.ordinal, header.namespace,
+        ),
+        layout,
+        b"".join(header.keys),
+        struct.pack(f"<{len(header.positions)}I", *header.positions),
+        header.stripes.tobytes(),
+    )  # fmt: skip
+    data = b"".join(parts)
+    out[: len(data)] = data
+    put_checksum(out)
+
+
+def length_of_header(first_page: memoryview) -> int:
+    """How many bytes of header this first page announces. Raises `CorruptRecord` if it is none of ours."""
+    try:
+        check_stamp(first_page, MAGIC, "record header")
+    except NewerFormat as error:
+        raise CorruptRecord(str(error)) from error
+    length = int(_FIXED.unpack_from(first_page, STAMP.size)[3])
+    if not PAGE_BYTES <= length <= MAX_HEADER_BYTES or length % PAGE_BYTES:
+        raise CorruptRecord(f"record header of {length} bytes; allowed: whole pages up to {MAX_HEADER_BYTES}")
+    return length
+
+
+def read_header(data: memoryview) -> RecordHeader:
+    """The header in these pages. Raises `CorruptRecord` if its magic, checksum or lengths are wrong."""
+    if length_of_header(data) != len(data):
+        raise CorruptRecord(f"record header announces other than its {len(data)} bytes")
+    check_checksum(data, "record header")
+    fixed = _FIXED.unpack_from(data, STAMP.size)
+    codec, num_blocks, layout_bytes, _, num_stripes, stripe_bytes, num_tokens, payload, segment, uuid = fixed[:10]
+    offset, ordinal, namespace = fixed[10:]
+    at = STAMP.size + _FIXED.size
+    rows = num_blocks * num_stripes
+    needed = at + layout_bytes + num_blocks * (KEY_BYTES + 4) + rows * STRIPE_DTYPE.itemsize + CHECKSUM_BYTES
+    if num_blocks not in RUN_BLOCKS or needed > len(data):
+        raise CorruptRecord(f"record header of {len(data)} bytes with {num_blocks} blocks of {num_stripes} stripes")
+    layout = bytes(data[at : at + layout_bytes]).decode(errors="replace")
+    at += layout_bytes
+    keys = tuple(Key(bytes(data[at + i * KEY_BYTES : at + (i + 1) * KEY_BYTES])) for i in range(num_blocks))
+    at += num_blocks * KEY_BYTES
+    positions = struct.unpack_from(f"<{num_blocks}I", data, at)
+    stripes = np.frombuffer(data, STRIPE_DTYPE, rows, at + 4 * num_blocks).copy()
+    if int(stripes["length"].sum(dtype=np.int64)) != payload:
+        raise CorruptRecord(f"stripes of {int(stripes['length'].sum(dtype=np.int64))} bytes in a payload of {payload}")
+    return RecordHeader(
+        codec, keys, Namespace(namespace), layout, num_stripes, stripe_bytes, num_tokens, positions, stripes, segment,
+        uuid, offset, ordinal, payload,
+    )  # fmt: skip
+
+
+def _check_shape(block: FlashBlock) -> None:
+    size, count, buffer = block.stripe_bytes, block.num_stripes, block.buffer
+    if size < PAGE_BYTES or size % PAGE_BYTES or count < 1 or block.payload_bytes > MAX_PAYLOAD_BYTES:
+        raise ValueError(f"{count} stripes of {size} bytes; allowed: whole pages, {MAX_PAYLOAD_BYTES} bytes in all")
+    if buffer.itemsize != 1 or buffer.ndim != 1 or len(buffer) < block.payload_bytes:
+        raise ValueError(f"buffer of {buffer.nbytes} bytes for {block.payload_bytes}")
+    if np.frombuffer(buffer, np.uint8, 1).ctypes.data % PAGE_BYTES:
+        raise ValueError(f"buffer is not aligned to {PAGE_BYTES} bytes")
+    if len(block.key) != KEY_BYTES or len(block.namespace) != KEY_BYTES:
+        raise ValueError(f"key of {len(block.key)}, namespace of {len(block.namespace)} bytes; both have {KEY_BYTES}")
+    if header_bytes(1, count, block.layout_text) > MAX_HEADER_BYTES:
+        raise ValueError(f"{count} stripes need a header of more than {MAX_HEADER_BYTES} bytes")

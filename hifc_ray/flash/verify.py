@@ -1,0 +1,58 @@
+"""The guards between flash and everybody else: nothing is served that does not pass every one of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hifc_ray.codecs import by_code
+from hifc_ray.errors import CorruptRecord
+from hifc_ray.flash.address import Place
+from hifc_ray.flash.format import checksum
+from hifc_ray.flash.record import RecordHeader, read_header
+from hifc_ray.flash.segment import Segment
+from hifc_ray.types import Key, Namespace
+
+
+@dataclass(frozen=True)
+class Mismatch:
+    """Which guard a record failed (header, key, namespace, segment or stripe), and how."""
+
+    reason: str
+    detail: str
+
+
+def check_record(
+    head: memoryview, payload: memoryview, key: Key, namespace: Namespace, segment: Segment, place: Place
+) -> Mismatch | None:
+    """None if these bytes are the whole block that was stored under this key at this place."""
+    try:
+        header = read_header(head)
+        codec = by_code(header.codec)
+    except CorruptRecord as error:
+        return Mismatch("header", str(error))
+    if header.keys != (key,):
+        return Mismatch("key", f"record of {', '.join(k.hex()[:16] for k in header.keys)}, asked for {key.hex()[:16]}")
+    if header.namespace != namespace:
+        return Mismatch("namespace", f"record of {header.namespace.hex()[:16]}, asked for {namespace.hex()[:16]}")
+    if not belongs(header, segment, place.offset):
+        return Mismatch("segment", f"record of segment {header.segment} at {header.offset}")
+    if not codec.verbatim or header.payload_bytes != place.payload_bytes:
+        return Mismatch("header", f"codec {codec.name} with {header.payload_bytes} bytes in {place.payload_bytes}")
+    return check_stripes(header, payload)
+
+
+def belongs(header: RecordHeader, segment: Segment, offset: int) -> bool:
+    """Was this header written into this very segment, at this offset?"""
+    found = (header.segment, header.segment_uuid, header.offset)
+    return found == (segment.sequence, segment.uuid, offset)
+
+
+def check_stripes(header: RecordHeader, payload: memoryview) -> Mismatch | None:
+    """None if every stripe has its checksum."""
+    at = 0
+    lengths, digests = header.stripes["length"].tolist(), header.stripes["encoded"].tolist()
+    for stripe, (length, digest) in enumerate(zip(lengths, digests, strict=True)):
+        if checksum(payload[at : at + length]) != digest:
+            return Mismatch("stripe", f"stripe {stripe} of {len(lengths)}")
+        at += length
+    return None
