@@ -1,0 +1,178 @@
+"""Small blocks and devices that fail on demand, for tests of the flash room."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from hifc_ray.config import FlashConfig
+from hifc_ray.flash import Device, Extent, FlashBlock, FlashStore
+from hifc_ray.flash.device import pages
+from hifc_ray.flash.sizing import BASE_BYTES, segment_cost
+from hifc_ray.layout import PAGE_BYTES
+from hifc_ray.stats import Stats
+from hifc_ray.types import Key, Namespace
+
+STRIPE_BYTES = PAGE_BYTES
+NUM_STRIPES = 3
+BLOCK_BYTES = STRIPE_BYTES * NUM_STRIPES
+RECORD_BYTES = PAGE_BYTES + BLOCK_BYTES
+SEGMENT_BYTES = PAGE_BYTES + 20 * RECORD_BYTES  # room for 20 blocks
+LAYOUT = "3x2x1x256x2:float32"
+OURS = Namespace(b"n" * 32)
+THEIRS = Namespace(b"m" * 32)
+
+
+def key(number: int, namespace: Namespace = OURS) -> Key:
+    return Key(hashlib.blake2b(namespace + number.to_bytes(4, "little"), digest_size=32).digest())
+
+
+def payload(number: int, salt: int = 0) -> bytes:
+    """The bytes of block `number`; all of them differ from those of any other."""
+    return np.random.default_rng((number, salt)).bytes(BLOCK_BYTES)
+
+
+def block(number: int, namespace: Namespace = OURS, salt: int = 0) -> FlashBlock:
+    buffer = pages(BLOCK_BYTES)
+    buffer[:] = payload(number, salt)
+    return FlashBlock(key(number, namespace), namespace, LAYOUT, STRIPE_BYTES, NUM_STRIPES, number, buffer)
+
+
+def blocks(numbers: Iterable[int], namespace: Namespace = OURS) -> list[FlashBlock]:
+    return [block(number, namespace) for number in numbers]
+
+
+def config(directory: Path | None = None, num_segments: int = 6) -> FlashConfig:
+    """A limit that has room for this many whole segments of 20 blocks."""
+    limit = num_segments * (segment_cost(SEGMENT_BYTES) + PAGE_BYTES) + BASE_BYTES
+    return FlashConfig(directory=directory, limit_bytes=limit, segment_bytes=SEGMENT_BYTES)
+
+
+def open_store(where: Path | Device, stats: Stats | None = None, num_segments: int = 6) -> FlashStore:
+    """A store in a directory or on a device."""
+    stats = stats or Stats()
+    if isinstance(where, Path):
+        return FlashStore(config(where, num_segments), BLOCK_BYTES, stats)
+    return FlashStore(config(None, num_segments), BLOCK_BYTES, stats, device=where)
+
+
+def abandon(store: FlashStore) -> None:
+    """Let go of a store's device as the death of its process would: nothing sealed, nothing synced."""
+    store._log.close()
+    store._device.unlock()
+
+
+def load(store: FlashStore, number: int, namespace: Namespace = OURS) -> bytes | None:
+    """The bytes of a block as the store serves them, None if it does not know the key."""
+    (address,) = store.locate([key(number, namespace)])
+    if address is None:
+        return None
+    out = pages(BLOCK_BYTES)
+    assert store.read(key(number, namespace), namespace, address, out) == BLOCK_BYTES
+    return bytes(out)
+
+
+def stored_numbers(store: FlashStore, numbers: Iterable[int]) -> list[int]:
+    """Which of these blocks are served, each checked to be exactly what was stored."""
+    found = []
+    for number in numbers:
+        data = load(store, number)
+        if data is not None:
+            assert data == payload(number)
+            found.append(number)
+    return found
+
+
+class FaultyDevice:
+    """Another device, whose calls run a hook first. The hook for writes may return how many bytes are really written."""
+
+    def __init__(self, inner: Device) -> None:
+        self.inner = inner
+        self.on_write: Callable[[], int | None] = lambda: None
+        self.on_read: Callable[[], int | None] = lambda: None
+        self.on_create: Callable[[], None] = lambda: None
+        self.on_put: Callable[[], None] = lambda: None
+
+    @property
+    def path(self) -> str:
+        return self.inner.path
+
+    @property
+    def direct(self) -> bool:
+        return self.inner.direct
+
+    def lock(self) -> None:
+        self.inner.lock()
+
+    def unlock(self) -> None:
+        self.inner.unlock()
+
+    def sizes(self) -> dict[str, int]:
+        return self.inner.sizes()
+
+    def free_bytes(self) -> int:
+        return self.inner.free_bytes()
+
+    def create(self, name: str, size_bytes: int) -> Extent:
+        self.on_create()
+        return FaultyExtent(self, self.inner.create(name, size_bytes))
+
+    def open(self, name: str) -> Extent:
+        return FaultyExtent(self, self.inner.open(name))
+
+    def delete(self, name: str) -> None:
+        self.inner.delete(name)
+
+    def put(self, name: str, data: bytes) -> None:
+        self.on_put()
+        self.inner.put(name, data)
+
+    def get(self, name: str) -> bytes:
+        return self.inner.get(name)
+
+
+class FaultyExtent:
+    """An extent of a `FaultyDevice`."""
+
+    def __init__(self, device: FaultyDevice, inner: Extent) -> None:
+        self._device = device
+        self._inner = inner
+
+    @property
+    def size_bytes(self) -> int:
+        return self._inner.size_bytes
+
+    def preadv(self, buffers: Sequence[memoryview], offset: int) -> int:
+        limit = self._device.on_read()
+        done = self._inner.preadv(buffers, offset)
+        return done if limit is None else min(done, limit)
+
+    def pwritev(self, buffers: Sequence[memoryview], offset: int) -> int:
+        limit = self._device.on_write()
+        if limit is None:
+            return self._inner.pwritev(buffers, offset)
+        joined = pages(sum(map(len, buffers)))
+        joined[:] = b"".join(buffers)
+        return self._inner.pwritev([joined[:limit]], offset)
+
+    def truncate(self, size_bytes: int) -> None:
+        self._inner.truncate(size_bytes)
+
+    def sync(self) -> None:
+        self._inner.sync()
+
+    def close(self) -> None:
+        self._inner.close()
+
+
+def no_space() -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def broken() -> None:
+    raise OSError(errno.EIO, os.strerror(errno.EIO))
