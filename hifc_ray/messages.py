@@ -3,6 +3,7 @@ calls between engines and tiers."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -20,6 +21,12 @@ class Weights:
     beta: float = 0.0
     gamma: float = 0.1
     version: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("alpha", "beta", "gamma"):
+            value = getattr(self, name)
+            if not 0 <= value < math.inf:
+                raise ValueError(f"weight {name} is {value}; it must be finite and not negative")
 
 
 @dataclass(frozen=True)
@@ -53,6 +60,14 @@ class CallHeader:
 
 
 @dataclass(frozen=True)
+class GrantName:
+    """Which grant a commit is for."""
+
+    incarnation: int
+    sequence: int
+
+
+@dataclass(frozen=True)
 class TierInfo:
     """What a tier tells an engine that attaches."""
 
@@ -62,3 +77,4 @@ class TierInfo:
     arena_path: str
     holder_path: str  # the holder keeps an flock on this file for life
     node: str
+    window: int  # the most slots that one lookup leases

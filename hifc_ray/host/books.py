@@ -6,13 +6,13 @@ arrays of distinct slots and are atomic: they apply to all or raise before the f
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from itertools import repeat
 
 import numpy as np
 
 from hifc_ray.errors import ConservationBroken
-from hifc_ray.host.table import TIER_WRITER, SlotTable
+from hifc_ray.host.table import TIER_WRITER, SlotTable, tag_of
 from hifc_ray.hotness import Hotness
 from hifc_ray.layout import BlockLayout
 from hifc_ray.types import (
@@ -109,6 +109,15 @@ class HostBooks:
         reserved = (self.table.state == BlockState.RESERVED) & (self.table.writer == writer)
         return np.flatnonzero(reserved).astype(np.int32)
 
+    def reserved(self) -> SlotArray:
+        """Slots that somebody is filling."""
+        return np.flatnonzero(self.table.state == BlockState.RESERVED).astype(np.int32)
+
+    def mark_foreign(self, live: Collection[Namespace]) -> None:
+        """Blocks of namespaces that are not `live` are the first to leave."""
+        tags = np.array([tag_of(namespace) for namespace in live], np.uint64)
+        self.hotness.foreign[:] = ~np.isin(self.table.tag, tags)
+
     def evictable(self) -> SlotArray:
         """Slots whose block may leave now: published, held by nobody, with no I/O outstanding."""
         free_to_go = (self.table.state == BlockState.RESIDENT) & (self.outstanding == 0)
@@ -126,13 +135,16 @@ class HostBooks:
         self._apply(slots, Event.DEMOTE)
         self.outstanding[slots] += 1
 
-    def written(self, slots: SlotArray) -> SlotArray:
-        """The write has returned, well or not. Frees the slots that nobody asked for meanwhile, and returns those."""
+    def leaving(self, slots: SlotArray) -> SlotArray:
+        """Those of these slots whose block `written` will free: nobody has asked for it since `demote`."""
+        demoting: SlotArray = slots[self.table.state[slots] == BlockState.DEMOTING]
+        return demoting
+
+    def written(self, slots: SlotArray) -> None:
+        """The write has returned, well or not. Frees the slots that are `leaving`; the others stay."""
         self.outstanding[slots] -= 1
         self._returned(slots[self.table.state[slots] == BlockState.QUARANTINED])
-        leaving: SlotArray = slots[self.table.state[slots] == BlockState.DEMOTING]
-        self._forget(leaving, Event.WRITTEN)
-        return leaving
+        self._forget(self.leaving(slots), Event.WRITTEN)
 
     def evict(self, slots: SlotArray) -> None:
         """Drop resident blocks."""

@@ -1,0 +1,365 @@
+"""`TieredCache`: one node's host memory and flash, as one thing.
+
+In one process an engine uses it directly, as a `TierClient`; the `serve_…` methods are the same for engines in other
+processes, which `actors/` carries over Ray. One lock guards all books; see `Shared`.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+
+from hifc_ray import env
+from hifc_ray.client import ChainQuery, Grant, Lease, LookupReply, StoreRequest, all_missed, all_refused
+from hifc_ray.clock import Clock, MonotonicClock
+from hifc_ray.config import TierConfig
+from hifc_ray.errors import StorageError
+from hifc_ray.flash import Device, FlashStore
+from hifc_ray.host import HostBooks, arena
+from hifc_ray.messages import PROTOCOL_VERSION, CallHeader, GrantName, Held, Report, TierInfo, Weights
+from hifc_ray.policy import AdmissionPolicy, EvictionPolicy
+from hifc_ray.stats import Stats
+from hifc_ray.tiering.answering import Answerer
+from hifc_ray.tiering.demotion import Demoter
+from hifc_ray.tiering.granting import Granter
+from hifc_ray.tiering.holders import Holders, lock_holder_file
+from hifc_ray.tiering.ledger import LeaseLedger
+from hifc_ray.tiering.promotion import Promoter
+from hifc_ray.tiering.shared import Shared
+from hifc_ray.types import ByteArray, Fate, FloatArray, Lookup, SlotArray, Tier
+
+TICK_S = 0.05  # how often deadlines and watermarks are looked at when nothing presses
+SWEEP_S = 1.0  # how often holders are asked whether they live
+WAIT_STEP_S = 0.0005  # how often a waiter looks at the slot table; a block takes some ms to come from flash
+CLOSE_TIMEOUT_S = 30.0  # for I/O that is under way; what hangs longer is left to die with the process
+
+
+class TieredCache:
+    """The cache tier of one node. `slot_bytes` is the largest block that it takes.
+
+    Raises the `StorageError` family if arena or flash directory cannot be used. With `background=False` nothing moves
+    by itself: call `tick`.
+    """
+
+    def __init__(
+        self,
+        config: TierConfig,
+        slot_bytes: int,
+        eviction: EvictionPolicy,
+        admission: AdmissionPolicy,
+        *,
+        arena_path: Path | None = None,
+        node: str = "local",
+        stats: Stats | None = None,
+        clock: Clock | None = None,
+        device: Device | None = None,
+        background: bool = True,
+    ) -> None:
+        self.config = config
+        self.node = node
+        self.stats = stats or Stats()
+        self._clock = clock or MonotonicClock()
+        self._eviction = eviction
+        self._weights = Weights()
+        self._arena = arena.create(arena_path or _private_path(), config.host.arena_bytes, slot_bytes)
+        self._closed = threading.Event()
+        try:
+            flash = self._open_flash(device)
+            self._books = HostBooks(self._arena.table)
+            self._shared = Shared(config, self._arena, self._books, flash, self.stats, self._clock)
+            self._holders = Holders(self._arena.path, self._arena.incarnation)
+            self._lock_file = lock_holder_file(self._arena.path)
+        except BaseException:
+            self._arena.close(unlink=not self._arena.reattached)
+            raise
+        self._promoter = Promoter(self._shared) if flash is not None else None
+        self._demoter = Demoter(self._shared, eviction, admission)
+        self._answerer = Answerer(self._shared, self._promoter, self.window)
+        self._granter = Granter(self._shared)
+        self._ledger = LeaseLedger(self.num_slots)
+        self._store_sequence = 0
+        self._next_sweep = 0.0
+        self._take_back_from_the_dead()
+        self._me = self._adopt(self._lock_file.path)
+        self._thread = threading.Thread(target=self._run, name="hifc-evictor", daemon=True)
+        if background:
+            self._thread.start()
+
+    def _open_flash(self, device: Device | None) -> FlashStore | None:
+        if self.config.flash.directory is None and device is None:
+            return None
+        return FlashStore(self.config.flash, self._arena.slot_bytes, self.stats, device=device, clock=self._clock)
+
+    # What an engine in this process asks (`TierClient`).
+
+    @property
+    def slot_bytes(self) -> int:
+        return self._arena.slot_bytes
+
+    @property
+    def num_slots(self) -> int:
+        return self._arena.num_slots
+
+    @property
+    def window(self) -> int:
+        # At least two, so that a small arena moves more than one block at a time; never all of it.
+        share = int(self.config.host.window_share * self.num_slots)
+        return max(1, min(max(share, 2), self.num_slots // 2))
+
+    def lookup(self, query: ChainQuery, deadline_s: float) -> LookupReply:
+        if self._closed.is_set():
+            return all_missed(query, Fate.UNREACHABLE)
+        reply = self._answer(query, self._me)
+        self._ledger.add(reply.lease)
+        return reply
+
+    def wait(self, reply: LookupReply, deadline_s: float) -> ByteArray:
+        return wait_for(self._arena, reply, deadline_s)
+
+    def holds(self, lease: Lease) -> bool:
+        return bool((self._arena.table.generation[lease.slots] == lease.generations).all())
+
+    def release(self, lease: Lease) -> None:
+        idle = self._ledger.remove(lease)
+        with self._shared.lock:
+            self._books.release(idle, self._me)
+
+    def reserve(self, request: StoreRequest, deadline_s: float) -> Grant:
+        if self._closed.is_set():
+            return all_refused(request)
+        self._store_sequence += 1
+        return self._reserve(request, self._me, self._store_sequence)
+
+    def commit(self, grant: Grant, attention: FloatArray | None, deadline_s: float) -> int:
+        if not grant.granted:
+            return 0
+        return self._granter.commit(self._me, grant.incarnation, grant.sequence, attention)
+
+    def abort(self, grant: Grant) -> None:
+        self._granter.abort(self._me, grant.sequence)
+
+    def slot(self, index: int) -> memoryview:
+        return self._arena.slot(index)
+
+    def flush(self) -> None:
+        """Nothing rides on a later call here."""
+
+    # The same for engines in other processes: their leases and grants come with each call, and what is not named is
+    # taken back.
+
+    def attach(self, holder_path: str) -> TierInfo:
+        """Give the process that has locked this file a number; safe to repeat."""
+        number = self._adopt(Path(holder_path))
+        path = str(self._arena.path)
+        return TierInfo(PROTOCOL_VERSION, self._arena.incarnation, number, path, holder_path, self.node, self.window)
+
+    def detach(self, number: int) -> None:
+        """A holder leaves: what it holds is taken back."""
+        with self._shared.lock:
+            self._forget_holder(number)
+
+    def serve_lookup(self, header: CallHeader, held: Held, query: ChainQuery | None) -> LookupReply | None:
+        """`lookup` for another process; without a query it only gives back. None: overtaken, or caller unknown."""
+        with self._shared.lock:
+            holder = self._holders.accept_lookup(header)
+            if holder is not None:
+                self._release_unnamed(header.holder, held)
+        if holder is None:
+            self.stats.add("calls_refused", reason="lookup")
+            return None
+        return None if query is None else self._answer(query, header.holder)
+
+    def serve_reserve(self, header: CallHeader, held: Held, request: StoreRequest) -> Grant | None:
+        """`reserve` for another process. None: the call was overtaken or is unknown."""
+        if not self._accept_store(header, held):
+            return None
+        return self._reserve(request, header.holder, header.sequence)
+
+    def serve_commit(
+        self, header: CallHeader, held: Held, grant: GrantName, attention: FloatArray | None
+    ) -> int | None:
+        """`commit` for another process."""
+        if not self._accept_store(header, held):
+            return None
+        return self._granter.commit(header.holder, grant.incarnation, grant.sequence, attention)
+
+    # What the node asks.
+
+    def tick(self) -> None:
+        """Look after deadlines, watermarks and holders once. Never raises for a fault of flash."""
+        if self._promoter is not None:
+            self._promoter.expire()
+        self._demoter.expire()
+        self._demoter.make_room()
+        if self._clock.now() >= self._next_sweep:
+            self._next_sweep = self._clock.now() + SWEEP_S
+            self._take_back_from_the_dead()
+
+    def use_weights(self, weights: Weights) -> bool:
+        """Take weights newer than the ones in use; False if these are not."""
+        if weights.version <= self._weights.version:
+            return False
+        self._weights = weights
+        self._eviction.use(weights)
+        return True
+
+    @property
+    def weights(self) -> Weights:
+        return self._weights
+
+    def report(self, sequence: int) -> Report:
+        """Statistics since the start, for the policy actor."""
+        get = self.stats.get
+        return Report(
+            node=self.node,
+            incarnation=self._arena.incarnation,
+            sequence=sequence,
+            accesses=int(get("lookup_keys")),
+            hits=int(get("served_blocks")),
+            evictions=int(get("evicted_blocks")),
+            weights_version=self._weights.version,
+        )
+
+    def summary(self) -> dict[str, object]:
+        """What lies where, for status, tables and tests."""
+        flash = self._shared.flash
+        with self._shared.lock:
+            slots = self._books.counts()
+        return {
+            "node": self.node,
+            "incarnation": self._arena.incarnation,
+            "host": {"slots": slots, "num_slots": self.num_slots, "slot_bytes": self.slot_bytes},
+            "flash": None
+            if flash is None
+            else {"blocks": flash.num_blocks, "used_bytes": flash.used_bytes, "limit_bytes": flash.limit_bytes},
+            "weights_version": self._weights.version,
+            "counters": self.stats.snapshot(),
+        }
+
+    def check(self) -> None:
+        """The conservation law of the books. Raises `ConservationBroken` with the numbers."""
+        with self._shared.lock:
+            self._books.check()
+
+    def idle(self, timeout_s: float) -> bool:
+        """Wait until no block is on its way to or from flash."""
+        reads = self._promoter is None or self._promoter.idle(timeout_s)
+        return self._demoter.idle(timeout_s) and reads
+
+    def close(self, *, flush: bool = True, keep_arena: bool = False) -> None:
+        """Write what flash lacks (with `flush`), then let go of everything. Safe to repeat."""
+        if self._closed.is_set():
+            return
+        self._closed.set()
+        self._shared.pressure.set()
+        if self._thread.is_alive():
+            self._thread.join(CLOSE_TIMEOUT_S)
+        if flush:
+            self._demoter.flush(CLOSE_TIMEOUT_S)
+        ended = self._demoter.close(CLOSE_TIMEOUT_S)
+        if self._promoter is not None:
+            ended = self._promoter.close(CLOSE_TIMEOUT_S) and ended
+        if self._shared.flash is not None and ended:
+            self._shared.flash.close()
+        self._lock_file.release(unlink=True)
+        self._arena.close(unlink=not keep_arena)
+
+    def _run(self) -> None:
+        while not self._closed.is_set():
+            self._shared.pressure.wait(TICK_S)
+            self._shared.pressure.clear()
+            self.tick()
+
+    def _answer(self, query: ChainQuery, holder: int) -> LookupReply:
+        self._note_namespace(query.namespace, holder)
+        reply = self._answerer.lookup(query, holder)
+        self.stats.add("served_blocks", len(reply.lease))
+        return reply
+
+    def _reserve(self, request: StoreRequest, holder: int, sequence: int) -> Grant:
+        if request.layout.block_bytes > self.slot_bytes:
+            raise StorageError(
+                f"a block of this model is {request.layout.block_bytes} bytes; this tier's slots are {self.slot_bytes}"
+            )
+        self._note_namespace(request.namespace, holder)
+        return self._granter.reserve(request, holder, sequence)
+
+    def _note_namespace(self, namespace: bytes, holder: int) -> None:
+        with self._shared.lock:
+            new = holder in self._holders and self._holders.note_namespace(holder, namespace)  # type: ignore[arg-type]
+            live = self._holders.namespaces() if new else set()
+        if new:
+            self._shared.live_namespaces(live)
+
+    def _accept_store(self, header: CallHeader, held: Held) -> bool:
+        with self._shared.lock:
+            accepted = self._holders.accept_store(header) is not None
+            if accepted:
+                taken = self._granter.take_back(header.holder, held.slots)
+        if not accepted:
+            self.stats.add("calls_refused", reason="store")
+        elif taken:
+            self.stats.add("grants_taken_back", taken, tier=Tier.HOST, reason="unnamed")
+        return accepted
+
+    def _release_unnamed(self, holder: int, held: Held) -> None:
+        have = self._books.held_by(holder)
+        if not len(have):
+            return
+        generation = np.zeros(self.num_slots, np.uint64)  # 0 is no generation of a slot that was ever given
+        generation[held.slots] = held.generations
+        self._books.release(have[generation[have] != self._arena.table.generation[have]], holder)
+
+    def _take_back_from_the_dead(self) -> None:
+        """Free what the dead hold: holders whose lock is gone, and numbers in the table that nobody has."""
+        with self._shared.lock:
+            table = self._arena.table
+            bits = int(np.bitwise_or.reduce(table.holders)) if len(table) else 0
+            named = {number for number in range(64) if bits >> number & 1}
+            writers = {int(w) for w in np.unique(table.writer[self._books.reserved()]) if w < 64}
+            gone = set(self._holders.dead()) | {number for number in named | writers if number not in self._holders}
+            for number in gone:
+                self._forget_holder(number)
+        if gone:
+            self.stats.add("holders_lost", len(gone))
+
+    def _adopt(self, holder_path: Path) -> int:
+        with self._shared.lock:
+            known = self._holders.number_of(holder_path)
+            number = self._holders.attach(holder_path).number
+            if known is None:
+                self._take_back(number)  # whoever had this number before is gone, and its slots with it
+        return number
+
+    def _forget_holder(self, number: int) -> None:
+        self._take_back(number)
+        self._holders.detach(number)
+
+    def _take_back(self, number: int) -> None:
+        none: SlotArray = np.empty(0, np.int32)
+        self._granter.take_back(number, none)
+        self._granter.forget(number)
+        self._books.release(self._books.held_by(number), number)
+
+
+def wait_for(mapped: arena.Arena, reply: LookupReply, deadline_s: float) -> ByteArray:
+    """Resolve the PENDING answers of a reply by watching the slot table; without a call to anyone."""
+    answers = reply.answers.copy()
+    pending = np.flatnonzero(answers == Lookup.PENDING)
+    end = time.monotonic() + deadline_s
+    while len(pending):
+        now = mapped.table.answers_now(reply.slots[pending], reply.generations[pending])
+        answers[pending] = now
+        pending = pending[now == Lookup.PENDING]
+        if not len(pending) or time.monotonic() >= end:
+            break
+        time.sleep(WAIT_STEP_S)
+    return answers
+
+
+def _private_path() -> Path:
+    return env.shm_dir() / f"hifc-local-{secrets.token_hex(6)}"
