@@ -41,8 +41,9 @@ class Hotness:
         """These blocks were asked for, together: they share one moment, which is their last access."""
         self.now += len(rows)
         last = self.last[rows]
-        age = np.where(last >= 0, self.now - last, 0)
-        self.frequency[rows] = 1.0 + self.frequency[rows] * np.exp(-self._decay_per_access * age)
+        # A row that was never touched has frequency 0, so that its age does not matter.
+        age = (last - self.now) * self._decay_per_access
+        self.frequency[rows] = 1.0 + self.frequency[rows] * np.exp(age)
         self.previous[rows] = last
         self.last[rows] = self.now
         self.turn[rows] = turn

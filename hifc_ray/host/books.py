@@ -12,7 +12,7 @@ from itertools import repeat
 import numpy as np
 
 from hifc_ray.errors import ConservationBroken
-from hifc_ray.host.table import TIER_WRITER, SlotTable, tag_of
+from hifc_ray.host.table import MAX_HOLDERS, TIER_WRITER, SlotTable, tag_of
 from hifc_ray.hotness import Hotness
 from hifc_ray.layout import BlockLayout
 from hifc_ray.types import (
@@ -28,6 +28,7 @@ from hifc_ray.types import (
     transition,
 )
 
+_BITS = [np.uint64(1 << holder) for holder in range(MAX_HOLDERS)]
 _PUBLISHED = (BlockState.RESIDENT, BlockState.LEASED, BlockState.DEMOTING)
 
 
@@ -89,20 +90,24 @@ class HostBooks:
 
     def lease(self, slots: SlotArray, holder: int) -> None:
         """Pin slots for a holder; a RESERVED slot is pinned for the moment it is published. A demotion is cancelled."""
-        self.table.holders[slots] |= np.uint64(1 << holder)
+        self.table.holders[slots] |= _BITS[holder]
         self._apply(slots, Event.LEASE)
 
     def release(self, slots: SlotArray, holder: int) -> None:
         """Undo `lease`. Slots that this holder does not hold (their block failed or was lost) are passed over."""
-        table, bit = self.table, np.uint64(1 << holder)
-        held = slots[(table.holders[slots] & bit) != 0]
-        table.holders[held] &= ~bit
-        idle = held[(table.holders[held] == 0) & np.isin(table.state[held], (BlockState.LEASED, BlockState.RESERVED))]
+        table, bit = self.table, _BITS[holder]
+        holders = table.holders[slots]
+        held = (holders & bit) != 0
+        if not held.all():
+            slots, holders = slots[held], holders[held]
+        holders &= ~bit
+        table.holders[slots] = holders
+        idle = slots if not holders.any() else slots[holders == 0]
         self._apply(idle, Event.RELEASE)
 
     def held_by(self, holder: int) -> SlotArray:
         """Slots that a holder has pinned."""
-        return np.flatnonzero(self.table.holders & np.uint64(1 << holder)).astype(np.int32)
+        return np.flatnonzero(self.table.holders & _BITS[holder]).astype(np.int32)
 
     def reserved_by(self, writer: int) -> SlotArray:
         """Slots that a writer is filling."""

@@ -11,7 +11,23 @@ from hifc_ray.flash import Address
 from hifc_ray.host.table import TIER_WRITER, tag_of
 from hifc_ray.tiering.promotion import Promoter, Promotion
 from hifc_ray.tiering.shared import Shared
-from hifc_ray.types import NO_SLOT, BlockState, BoolArray, Fate, Lookup, SlotArray, Tier
+from hifc_ray.types import (
+    NO_SLOT,
+    BlockState,
+    BoolArray,
+    ByteArray,
+    Fate,
+    GenerationArray,
+    IntArray,
+    Lookup,
+    SlotArray,
+    Tier,
+)
+
+# Plain bytes: numpy spends a microsecond on each enum member that it is handed.
+_MISS, _HIT, _PENDING, _RETRY = (np.uint8(a) for a in (Lookup.MISS, Lookup.HIT, Lookup.PENDING, Lookup.RETRY))
+_GPU, _HOST, _FLASH = (np.uint8(tier) for tier in (Tier.GPU, Tier.HOST, Tier.FLASH))
+_RESERVED = np.uint8(BlockState.RESERVED)
 
 
 class Answerer:
@@ -29,71 +45,62 @@ class Answerer:
         it would hold slots that nobody can use yet.
         """
         shared, books = self._shared, self._shared.books
-        n = len(query.keys)
-        order = np.arange(n)
         with shared.lock:
             slots = books.find(query.keys)
-            foreign = (slots != NO_SLOT) & (books.table.tag[slots] != tag_of(query.namespace))
-            if foreign.any():
-                slots[foreign] = NO_SLOT
-                shared.stats.add("namespace_mismatches", int(foreign.sum()), tier=Tier.HOST)
+            foreign = self._foreign(query, slots)
             found = slots != NO_SLOT
-            wanted = ~query.in_gpu
-            addresses, on_flash = self._locate(query, wanted & ~found & ~foreign)
-            known = query.in_gpu | found | on_flash
-            stop = int(known.argmin()) if n and not known.all() else n
-
-            served = wanted & (order < stop)
-            served &= np.cumsum(served) <= self._window
-            to_read = self._with_room(served & on_flash)
-            if not to_read.all_fit:
-                served &= order < to_read.end
-            here, coming = served & found, served & to_read.rows
+            addresses, on_flash = self._locate(query, found | query.in_gpu | foreign)
+            known = found | query.in_gpu | on_flash
+            stop = len(known) if known.all() else int(known.argmin())
             if not query.continued:
                 books.hotness.touch(slots[found], query.turn)
-            books.lease(slots[here], holder)
-            promotions = self._reserve(query, np.flatnonzero(coming), addresses, slots, holder)
-            reply = self._reply(query, slots, here, coming, stop)
+
+            wanted = np.flatnonzero(~query.in_gpu[:stop])[: self._window]
+            wanted = wanted[: self._fitting(on_flash[wanted])]
+            promotions: list[Promotion] = []
+            reading = wanted[on_flash[wanted]]
+            if len(reading):
+                promotions = self._reserve(query, reading, addresses, slots)
+            leased = slots[wanted]
+            books.lease(leased, holder)
+            reply = self._reply(query, wanted, leased, stop)
             missed = self._missed(query, stop, foreign)
         if promotions and self._promoter is not None:
             self._promoter.start(promotions)
         if books.num_free < shared.low_slots:
             shared.pressure.set()
-        shared.stats.add("lookup_keys", n)
         return LookupReply(*reply, missed)
 
-    def _locate(self, query: ChainQuery, absent: BoolArray) -> tuple[list[Address | None], BoolArray]:
-        on_flash = np.zeros(len(absent), np.bool_)
-        if self._shared.flash is None or not absent.any():
-            return [], on_flash
-        addresses = self._shared.flash.locate(query.keys)
-        on_flash[:] = [address is not None for address in addresses]
-        return addresses, on_flash & absent
+    def _foreign(self, query: ChainQuery, slots: SlotArray) -> BoolArray:
+        """Keys that are here under another namespace; their slots are struck out."""
+        foreign: BoolArray = (self._shared.books.table.tag[slots] != tag_of(query.namespace)) & (slots != NO_SLOT)
+        if foreign.any():
+            slots[foreign] = NO_SLOT
+            self._shared.stats.add("namespace_mismatches", int(foreign.sum()), tier=Tier.HOST)
+        return foreign
 
-    def _with_room(self, rows: BoolArray) -> _Reads:
-        """The leading part of these reads for which there are free slots and places in the queue."""
-        if not rows.any():
-            return _Reads(rows, True, len(rows))
+    def _locate(self, query: ChainQuery, elsewhere: BoolArray) -> tuple[list[Address | None], BoolArray]:
+        if self._shared.flash is None or elsewhere.all():
+            return [], np.zeros(len(elsewhere), np.bool_)
+        addresses = self._shared.flash.locate(query.keys)
+        on_flash = np.fromiter((address is not None for address in addresses), np.bool_, len(addresses))
+        return addresses, on_flash & ~elsewhere
+
+    def _fitting(self, reads: BoolArray) -> int:
+        """How many leading blocks can be served, when those marked need a free slot and a place in the read queue."""
+        rows = np.flatnonzero(reads)
+        if not len(rows):
+            return len(reads)
         room = min(self._shared.books.num_free, self._promoter.room if self._promoter else 0)
-        fit = rows & (np.cumsum(rows) <= room)
-        left = rows & ~fit
-        return _Reads(fit, not left.any(), int(left.argmax()) if left.any() else len(rows))
+        return len(reads) if len(rows) <= room else int(rows[room])
 
     def _reserve(
-        self,
-        query: ChainQuery,
-        rows: np.ndarray,
-        addresses: Sequence[Address | None],
-        slots: SlotArray,
-        holder: int,
+        self, query: ChainQuery, rows: IntArray, addresses: Sequence[Address | None], slots: SlotArray
     ) -> list[Promotion]:
-        """Slots for blocks that come from flash, pinned for the one who asked before anyone can evict them."""
-        if not len(rows):
-            return []
+        """Slots for blocks that come from flash; the caller pins them before anyone can evict them."""
         keys = [query.keys[row] for row in rows]
-        books = self._shared.books
-        new = books.reserve(keys, query.namespace, query.layout, rows, TIER_WRITER, query.turn)
-        books.lease(new, holder)
+        positions = rows.astype(np.int32)
+        new = self._shared.books.reserve(keys, query.namespace, query.layout, positions, TIER_WRITER, query.turn)
         slots[rows] = new
         promotions = []
         for key, row, slot in zip(keys, rows.tolist(), new.tolist(), strict=True):
@@ -103,41 +110,27 @@ class Answerer:
         return promotions
 
     def _reply(
-        self,
-        query: ChainQuery,
-        slots: SlotArray,
-        here: BoolArray,
-        coming: BoolArray,
-        stop: int,
-    ) -> tuple[np.ndarray, SlotArray, np.ndarray, np.ndarray, Lease]:
+        self, query: ChainQuery, rows: IntArray, leased: SlotArray, stop: int
+    ) -> tuple[ByteArray, SlotArray, GenerationArray, ByteArray, Lease]:
         table, n = self._shared.books.table, len(query.keys)
-        leased = here | coming
-        reserved = np.zeros(n, np.bool_)
-        reserved[leased] = table.state[slots[leased]] == BlockState.RESERVED
-        from_flash = reserved.copy()
-        from_flash[leased] &= table.writer[slots[leased]] == TIER_WRITER
-
-        answers = np.full(n, Lookup.MISS, np.uint8)
-        answers[:stop] = Lookup.RETRY
-        answers[leased] = np.where(reserved[leased], Lookup.PENDING, Lookup.HIT)
-        answers[query.in_gpu] = Lookup.HIT
-        named = np.where(leased, slots, NO_SLOT).astype(np.int32)
-        generations = np.where(leased, table.generation[slots], 0).astype(np.uint64)
-        tiers = np.where(query.in_gpu, Tier.GPU, np.where(from_flash, Tier.FLASH, Tier.HOST)).astype(np.uint8)
-        lease = Lease(named[leased], generations[leased]) if leased.any() else NO_LEASE
-        return answers, named, generations, tiers, lease
+        reserved = table.state[leased] == _RESERVED
+        generations = table.generation[leased]
+        answers = np.full(n, _MISS, np.uint8)
+        answers[:stop] = _RETRY
+        answers[rows] = np.where(reserved, _PENDING, _HIT)
+        answers[query.in_gpu] = _HIT
+        slots_of = np.full(n, NO_SLOT, np.int32)
+        slots_of[rows] = leased
+        generation_of = np.zeros(n, np.uint64)
+        generation_of[rows] = generations
+        tiers = np.where(query.in_gpu, _GPU, _HOST)
+        if reserved.any():
+            tiers[rows[reserved & (table.writer[leased] == TIER_WRITER)]] = _FLASH
+        lease = Lease(leased, generations) if len(rows) else NO_LEASE
+        return answers, slots_of, generation_of, tiers, lease
 
     def _missed(self, query: ChainQuery, stop: int, foreign: BoolArray) -> Missed | None:
         if stop == len(query.keys):
             return None
         key = query.keys[stop]
         return Missed(stop, key, Fate.OTHER_NAMESPACE if foreign[stop] else self._shared.fate(key))
-
-
-class _Reads:
-    """Reads that can start now: their rows, whether these are all, and the first row that cannot."""
-
-    def __init__(self, rows: BoolArray, all_fit: bool, end: int) -> None:
-        self.rows = rows
-        self.all_fit = all_fit
-        self.end = end

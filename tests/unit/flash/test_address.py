@@ -5,7 +5,15 @@ import sys
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hifc_ray.flash.address import MAX_HEADER_BYTES, MAX_PAYLOAD_BYTES, MAX_SEGMENT_BYTES, Place, pack, segment_of, unpack
+from hifc_ray.flash.address import (
+    MAX_HEADER_BYTES,
+    MAX_PAYLOAD_BYTES,
+    MAX_SEGMENT_BYTES,
+    Place,
+    pack,
+    segment_of,
+    unpack,
+)
 from hifc_ray.layout import PAGE_BYTES
 
 
