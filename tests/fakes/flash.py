@@ -89,7 +89,7 @@ def stored_numbers(store: FlashStore, numbers: Iterable[int]) -> list[int]:
 
 
 class FaultyDevice:
-    """Another device, whose calls run a hook first. The hook for writes may return how many bytes are really written."""
+    """Another device, whose calls run a hook first. Those for I/O may return how many bytes are really moved."""
 
     def __init__(self, inner: Device) -> None:
         self.inner = inner

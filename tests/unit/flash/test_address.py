@@ -21,7 +21,10 @@ def page_count(most_bytes: int) -> st.SearchStrategy[int]:
     return st.integers(0, most_bytes // PAGE_BYTES).map(lambda count: count * PAGE_BYTES)
 
 
-@given(st.integers(0, 2**32), page_count(MAX_SEGMENT_BYTES), page_count(MAX_HEADER_BYTES), page_count(MAX_PAYLOAD_BYTES))
+OFFSETS, HEADERS, PAYLOADS = map(page_count, (MAX_SEGMENT_BYTES, MAX_HEADER_BYTES, MAX_PAYLOAD_BYTES))
+
+
+@given(st.integers(0, 2**32), OFFSETS, HEADERS, PAYLOADS)
 def test_a_place_survives_packing(segment: int, offset: int, header_bytes: int, payload_bytes: int) -> None:
     place = Place(segment, offset, header_bytes, payload_bytes)
     assert unpack(pack(place)) == place
