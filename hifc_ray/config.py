@@ -123,6 +123,11 @@ class EngineConfig:
     store_deadline_s: float = 5.0  # one background store; then it is dropped and counted
     store_queue_blocks: int = 64
     tenant_salt: str = ""
+    # Decode waits for requests that are loading, so that which sequences decode together depends on no clock.
+    hold_decode: bool = False
+    # False: blocks with generated tokens are not cached, so that the next turn computes them in the shapes of a prompt,
+    # bit for bit as without a cache. True: they are cached; a decode step's floats differ from those in the last bits.
+    cache_generated: bool = True
 
     def __post_init__(self) -> None:
         for name in ("gpu_bytes", "block_tokens", "group_blocks", "max_batch", "max_waiting", "store_queue_blocks"):

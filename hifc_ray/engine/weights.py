@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import importlib.metadata
-import os
 import shutil
 import tempfile
 import time
@@ -63,7 +62,9 @@ def find_model(name: str, progress: Progress | None = None) -> str:
         return str(path)
     if name.startswith(("/", ".", "~")) or name.count("/") != 1:
         known = ", ".join(WHEEL_MODELS)
-        raise ConfigError(f"model is {name!r}; allowed: {known}, a folder with config.json, or a Hugging Face owner/name")
+        raise ConfigError(
+            f"model is {name!r}; allowed: {known}, a folder with config.json, or a Hugging Face owner/name"
+        )
     return name
 
 
@@ -127,6 +128,6 @@ def _convert(source: Path, folder: Path, model: WheelModel) -> None:
         loaded.config.architectures = [model.architecture]
         loaded.save_pretrained(scratch)
         AutoTokenizer.from_pretrained(source.parent, gguf_file=source.name).save_pretrained(scratch)
-        os.rename(scratch, folder)
+        scratch.rename(folder)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
