@@ -61,7 +61,7 @@ class Lease:
         return len(self.slots)
 
 
-NO_LEASE = Lease(np.empty(0, np.int32), np.empty(0, np.uint64))
+NO_LEASE = Lease(np.empty(0, np.int64), np.empty(0, np.uint64))
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ def all_missed(query: ChainQuery, fate: Fate) -> LookupReply:
     first = int(query.in_gpu.argmin()) if n and not query.in_gpu.all() else n
     missed = Missed(first, query.keys[first], fate) if first < n else None
     nothing = np.zeros(n, np.uint8)
-    return LookupReply(answers, np.full(n, -1, np.int32), np.zeros(n, np.uint64), nothing, NO_LEASE, missed)
+    return LookupReply(answers, np.full(n, -1, np.int64), np.zeros(n, np.uint64), nothing, NO_LEASE, missed)
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,7 @@ class Grant:
 def all_refused(request: StoreRequest) -> Grant:
     """The grant of a tier that cannot take anything."""
     n = len(request.keys)
-    return Grant(0, 0, request, np.zeros(n, np.uint8), np.full(n, -1, np.int32), np.zeros(n, np.uint64))
+    return Grant(0, 0, request, np.zeros(n, np.uint8), np.full(n, -1, np.int64), np.zeros(n, np.uint64))
 
 
 @runtime_checkable

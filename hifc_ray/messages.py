@@ -46,7 +46,7 @@ class Report:
 class Held:
     """What a holder has leased at the moment of a call. Slots of that holder that are not named here are released."""
 
-    slots: SlotArray = field(default_factory=lambda: np.empty(0, np.int32))
+    slots: SlotArray = field(default_factory=lambda: np.empty(0, np.int64))
     generations: GenerationArray = field(default_factory=lambda: np.empty(0, np.uint64))
 
 

@@ -15,7 +15,7 @@ class Features:
 
     last_access: IntArray  # [n], count of accesses of the tier when this block was last asked for
     previous_access: IntArray  # [n], the access before that; -1: none (LRU-2)
-    frequency: FloatArray  # [n], decayed count of accesses, as of last_access
+    frequency: FloatArray  # [n], decayed count of accesses, as of now
     attention: FloatArray  # [n], share of softmax mass relative to an even share; NaN: unknown
     position: IntArray  # [n], index of the block in its sequence
     turn: IntArray  # [n], conversation turn that last asked for it

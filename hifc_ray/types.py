@@ -39,7 +39,7 @@ BoolArray = npt.NDArray[np.bool_]
 ByteArray = npt.NDArray[np.uint8]
 FloatArray = npt.NDArray[np.float32]
 IntArray = npt.NDArray[np.int64]
-SlotArray = npt.NDArray[np.int32]
+SlotArray = npt.NDArray[np.int64]  # the width that numpy indexes with: narrower costs a conversion at each use
 GenerationArray = npt.NDArray[np.uint64]
 AnyArray = npt.NDArray[Any]
 
@@ -113,9 +113,9 @@ for _event, _edges in _EDGES.items():
 def transition(states: ByteArray, event: Event) -> ByteArray:
     """The states after `event`, for many slots at once. Raises `InvalidTransition` if one of them has no such edge."""
     after: ByteArray = _TABLE[event][states]
-    wrong = after == _NO_EDGE
-    if wrong.any():
-        row = int(np.flatnonzero(wrong)[0])
+    wrong = (after == _NO_EDGE).nonzero()[0]
+    if len(wrong):
+        row = int(wrong[0])
         before = BlockState(int(states[row])).name
         raise InvalidTransition(f"{event.name} of a block that is {before} (row {row} of {len(states)})")
     return after

@@ -45,11 +45,16 @@ class HostBooks:
 
     def find(self, keys: Sequence[Key]) -> SlotArray:
         """[keys] slot of each key, NO_SLOT where there is none. Blocks that are not published yet are found too."""
-        return np.fromiter(map(self._slot_of.get, keys, repeat(NO_SLOT)), np.int32, len(keys))
+        return np.fromiter(map(self._slot_of.get, keys, repeat(NO_SLOT)), np.int64, len(keys))
 
     @property
     def num_free(self) -> int:
         return len(self._free)
+
+    @property
+    def num_soon_free(self) -> int:
+        """Free slots and those on their way out: else each store would start a batch while another is written."""
+        return len(self._free) + int(np.count_nonzero(self.table.state == BlockState.DEMOTING))
 
     def reserve(
         self,
@@ -64,7 +69,7 @@ class HostBooks:
         if len(keys) > len(self._free):
             raise ConservationBroken(f"{len(keys)} slots asked for, {len(self._free)} free")
         taken = [self._free.pop() for _ in keys]
-        slots = np.array(taken, np.int32)
+        slots = np.array(taken, np.int64)
         table = self.table
         after = transition(table.state[slots], Event.RESERVE)
         table.generation[slots] += np.uint64(1)  # first: a reader of the old block must see that it is gone
@@ -97,26 +102,30 @@ class HostBooks:
         """Undo `lease`. Slots that this holder does not hold (their block failed or was lost) are passed over."""
         table, bit = self.table, _BITS[holder]
         holders = table.holders[slots]
-        held = (holders & bit) != 0
-        if not held.all():
+        held = (holders & bit).nonzero()[0]
+        if len(held) < len(slots):
             slots, holders = slots[held], holders[held]
         holders &= ~bit
         table.holders[slots] = holders
-        idle = slots if not holders.any() else slots[holders == 0]
+        shared = holders.nonzero()[0]
+        idle = np.delete(slots, shared) if len(shared) else slots
         self._apply(idle, Event.RELEASE)
 
     def held_by(self, holder: int) -> SlotArray:
         """Slots that a holder has pinned."""
-        return np.flatnonzero(self.table.holders & _BITS[holder]).astype(np.int32)
+        rows: SlotArray = (self.table.holders & _BITS[holder]).nonzero()[0]
+        return rows
 
     def reserved_by(self, writer: int) -> SlotArray:
         """Slots that a writer is filling."""
         reserved = (self.table.state == BlockState.RESERVED) & (self.table.writer == writer)
-        return np.flatnonzero(reserved).astype(np.int32)
+        rows: SlotArray = (reserved).nonzero()[0]
+        return rows
 
     def reserved(self) -> SlotArray:
         """Slots that somebody is filling."""
-        return np.flatnonzero(self.table.state == BlockState.RESERVED).astype(np.int32)
+        rows: SlotArray = (self.table.state == BlockState.RESERVED).nonzero()[0]
+        return rows
 
     def mark_foreign(self, live: Collection[Namespace]) -> None:
         """Blocks of namespaces that are not `live` are the first to leave."""
@@ -126,7 +135,8 @@ class HostBooks:
     def evictable(self) -> SlotArray:
         """Slots whose block may leave now: published, held by nobody, with no I/O outstanding."""
         free_to_go = (self.table.state == BlockState.RESIDENT) & (self.outstanding == 0)
-        return np.flatnonzero(free_to_go).astype(np.int32)
+        rows: SlotArray = (free_to_go).nonzero()[0]
+        return rows
 
     def still_evictable(self, slots: SlotArray, generations: IntArray) -> BoolArray:
         """[slots] True where the block that was seen at `generations` is still there and may leave."""
@@ -231,8 +241,8 @@ class HostBooks:
         state[published] = np.where(table.holders[published] != 0, BlockState.LEASED, BlockState.RESIDENT)
         table.holders[state == BlockState.ABSENT] = 0
         self._free = np.flatnonzero(state == BlockState.ABSENT)[::-1].tolist()
-        live = np.flatnonzero(state != BlockState.ABSENT).astype(np.int32)
+        live = (state != BlockState.ABSENT).nonzero()[0]
         for slot in live.tolist():
             self._slot_of[table.key(slot)] = slot
         if len(live):
-            self.hotness.born(live, table.position[live].astype(np.int32), turn=0)
+            self.hotness.born(live, table.position[live].astype(np.int64), turn=0)

@@ -25,8 +25,9 @@ from hifc_ray.types import (
 )
 
 # Plain bytes: numpy spends a microsecond on each enum member that it is handed.
-_MISS, _HIT, _PENDING, _RETRY = (np.uint8(a) for a in (Lookup.MISS, Lookup.HIT, Lookup.PENDING, Lookup.RETRY))
-_GPU, _HOST, _FLASH = (np.uint8(tier) for tier in (Tier.GPU, Tier.HOST, Tier.FLASH))
+# Arrays begin as zeros, which is MISS, and Tier.GPU.
+_HIT, _PENDING, _RETRY = (np.uint8(answer) for answer in (Lookup.HIT, Lookup.PENDING, Lookup.RETRY))
+_HOST, _FLASH = (np.uint8(tier) for tier in (Tier.HOST, Tier.FLASH))
 _RESERVED = np.uint8(BlockState.RESERVED)
 
 
@@ -47,48 +48,51 @@ class Answerer:
         shared, books = self._shared, self._shared.books
         with shared.lock:
             slots = books.find(query.keys)
-            foreign = self._foreign(query, slots)
+            foreign = self._strike_foreign(query, slots)
             found = slots != NO_SLOT
-            addresses, on_flash = self._locate(query, found | query.in_gpu | foreign)
+            here = found.nonzero()[0]
+            addresses, on_flash = self._locate(query, found | query.in_gpu)
             known = found | query.in_gpu | on_flash
-            stop = len(known) if known.all() else int(known.argmin())
+            stop = int(known.argmin())
+            stop = len(known) if not len(known) or known[stop] else stop
             if not query.continued:
-                books.hotness.touch(slots[found], query.turn)
+                books.hotness.touch(slots[here], query.turn)
 
-            wanted = np.flatnonzero(~query.in_gpu[:stop])[: self._window]
+            wanted = (~query.in_gpu[:stop]).nonzero()[0][: self._window]
             wanted = wanted[: self._fitting(on_flash[wanted])]
             promotions: list[Promotion] = []
             reading = wanted[on_flash[wanted]]
             if len(reading):
                 promotions = self._reserve(query, reading, addresses, slots)
+                shared.press()
             leased = slots[wanted]
             books.lease(leased, holder)
             reply = self._reply(query, wanted, leased, stop)
             missed = self._missed(query, stop, foreign)
         if promotions and self._promoter is not None:
             self._promoter.start(promotions)
-        if books.num_free < shared.low_slots:
-            shared.pressure.set()
         return LookupReply(*reply, missed)
 
-    def _foreign(self, query: ChainQuery, slots: SlotArray) -> BoolArray:
-        """Keys that are here under another namespace; their slots are struck out."""
-        foreign: BoolArray = (self._shared.books.table.tag[slots] != tag_of(query.namespace)) & (slots != NO_SLOT)
-        if foreign.any():
+    def _strike_foreign(self, query: ChainQuery, slots: SlotArray) -> IntArray:
+        """Rows of keys that are here under another namespace; their slots are struck out: never served, on no tier."""
+        wrong = self._shared.books.table.tag[slots] != tag_of(query.namespace)
+        foreign: IntArray = (wrong & (slots != NO_SLOT)).nonzero()[0]
+        if len(foreign):
             slots[foreign] = NO_SLOT
-            self._shared.stats.add("namespace_mismatches", int(foreign.sum()), tier=Tier.HOST)
+            self._shared.stats.add("namespace_mismatches", len(foreign), tier=Tier.HOST)
         return foreign
 
     def _locate(self, query: ChainQuery, elsewhere: BoolArray) -> tuple[list[Address | None], BoolArray]:
-        if self._shared.flash is None or elsewhere.all():
-            return [], np.zeros(len(elsewhere), np.bool_)
+        on_flash = np.zeros(len(elsewhere), np.bool_)
+        if self._shared.flash is None:
+            return [], on_flash
         addresses = self._shared.flash.locate(query.keys)
-        on_flash = np.fromiter((address is not None for address in addresses), np.bool_, len(addresses))
+        on_flash[:] = [address is not None for address in addresses]
         return addresses, on_flash & ~elsewhere
 
     def _fitting(self, reads: BoolArray) -> int:
         """How many leading blocks can be served, when those marked need a free slot and a place in the read queue."""
-        rows = np.flatnonzero(reads)
+        rows = reads.nonzero()[0]
         if not len(rows):
             return len(reads)
         room = min(self._shared.books.num_free, self._promoter.room if self._promoter else 0)
@@ -99,7 +103,7 @@ class Answerer:
     ) -> list[Promotion]:
         """Slots for blocks that come from flash; the caller pins them before anyone can evict them."""
         keys = [query.keys[row] for row in rows]
-        positions = rows.astype(np.int32)
+        positions = rows.astype(np.int64)
         new = self._shared.books.reserve(keys, query.namespace, query.layout, positions, TIER_WRITER, query.turn)
         slots[rows] = new
         promotions = []
@@ -113,24 +117,27 @@ class Answerer:
         self, query: ChainQuery, rows: IntArray, leased: SlotArray, stop: int
     ) -> tuple[ByteArray, SlotArray, GenerationArray, ByteArray, Lease]:
         table, n = self._shared.books.table, len(query.keys)
-        reserved = table.state[leased] == _RESERVED
+        pending = (table.state[leased] == _RESERVED).nonzero()[0]
         generations = table.generation[leased]
-        answers = np.full(n, _MISS, np.uint8)
+        answers = np.zeros(n, np.uint8)
         answers[:stop] = _RETRY
-        answers[rows] = np.where(reserved, _PENDING, _HIT)
+        answers[rows] = _HIT
         answers[query.in_gpu] = _HIT
-        slots_of = np.full(n, NO_SLOT, np.int32)
+        tiers = np.zeros(n, np.uint8)
+        tiers[rows] = _HOST
+        if len(pending):
+            answers[rows[pending]] = _PENDING
+            tiers[rows[pending[table.writer[leased[pending]] == TIER_WRITER]]] = _FLASH
+        slots_of = np.empty(n, np.int64)
+        slots_of.fill(NO_SLOT)
         slots_of[rows] = leased
         generation_of = np.zeros(n, np.uint64)
         generation_of[rows] = generations
-        tiers = np.where(query.in_gpu, _GPU, _HOST)
-        if reserved.any():
-            tiers[rows[reserved & (table.writer[leased] == TIER_WRITER)]] = _FLASH
         lease = Lease(leased, generations) if len(rows) else NO_LEASE
         return answers, slots_of, generation_of, tiers, lease
 
-    def _missed(self, query: ChainQuery, stop: int, foreign: BoolArray) -> Missed | None:
+    def _missed(self, query: ChainQuery, stop: int, foreign: IntArray) -> Missed | None:
         if stop == len(query.keys):
             return None
         key = query.keys[stop]
-        return Missed(stop, key, Fate.OTHER_NAMESPACE if foreign[stop] else self._shared.fate(key))
+        return Missed(stop, key, Fate.OTHER_NAMESPACE if stop in foreign else self._shared.fate(key))

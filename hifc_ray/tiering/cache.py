@@ -6,6 +6,7 @@ processes, which `actors/` carries over Ray. One lock guards all books; see `Sha
 
 from __future__ import annotations
 
+import logging
 import secrets
 import threading
 import time
@@ -31,6 +32,8 @@ from hifc_ray.tiering.ledger import LeaseLedger
 from hifc_ray.tiering.promotion import Promoter
 from hifc_ray.tiering.shared import Shared
 from hifc_ray.types import ByteArray, Fate, FloatArray, Lookup, SlotArray, Tier
+
+log = logging.getLogger(__name__)
 
 TICK_S = 0.05  # how often deadlines and watermarks are looked at when nothing presses
 SWEEP_S = 1.0  # how often holders are asked whether they live
@@ -272,7 +275,12 @@ class TieredCache:
         while not self._closed.is_set():
             self._shared.pressure.wait(TICK_S)
             self._shared.pressure.clear()
-            self.tick()
+            try:
+                self.tick()
+            except Exception as error:
+                # A bug, told loudly; but a tier that no longer makes room or ends waits would hang its engines.
+                log.exception("tick of the cache tier failed")
+                self.stats.add("tick_failures", reason=type(error).__name__)
 
     def _answer(self, query: ChainQuery, holder: int) -> LookupReply:
         self._note_namespace(query.namespace, holder)
@@ -341,7 +349,7 @@ class TieredCache:
         self._holders.detach(number)
 
     def _take_back(self, number: int) -> None:
-        none: SlotArray = np.empty(0, np.int32)
+        none: SlotArray = np.empty(0, np.int64)
         self._granter.take_back(number, none)
         self._granter.forget(number)
         self._books.release(self._books.held_by(number), number)

@@ -38,15 +38,15 @@ class Demoter:
         """
         shared, books = self._shared, self._shared.books
         with shared.lock:
-            if books.num_free >= shared.low_slots:
+            soon_free = books.num_soon_free
+            if soon_free >= shared.low_slots:
                 return 0
-            wanted = shared.high_slots - books.num_free - books.counts()["demoting"]
             rows = books.evictable()
             generations = books.table.generation[rows]
             features = books.hotness.features(rows)
-        if wanted <= 0 or not len(rows):
+        if not len(rows):
             return 0
-        order = self._eviction.victims(features, wanted)
+        order = self._eviction.victims(features, shared.high_slots - soon_free)
         return self._evict(rows[order], generations[order])
 
     def flush(self, timeout_s: float) -> bool:

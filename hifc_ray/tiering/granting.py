@@ -25,7 +25,7 @@ class Granter:
         """Slots for the keys that are not in host memory, as far as there is room."""
         shared, books, n = self._shared, self._shared.books, len(request.keys)
         answers = np.full(n, Reserve.REFUSED, np.uint8)
-        slots = np.full(n, NO_SLOT, np.int32)
+        slots = np.full(n, NO_SLOT, np.int64)
         generations = np.zeros(n, np.uint64)
         with shared.lock:
             answers[books.find(request.keys) != NO_SLOT] = Reserve.PRESENT
@@ -41,10 +41,9 @@ class Granter:
             grant = Grant(shared.arena.incarnation, sequence, request, answers, slots, generations)
             if len(rows):
                 self._open[holder, sequence] = grant
+            shared.press()
         if len(refused):
             shared.stats.add("stores_refused", len(refused), tier=Tier.HOST, reason="no_room")
-        if books.num_free < shared.low_slots:
-            shared.pressure.set()
         return grant
 
     def commit(self, holder: int, incarnation: int, sequence: int, attention: FloatArray | None) -> int:

@@ -13,7 +13,7 @@ class LeaseLedger:
     """Counts leases by slot. Used from one thread at a time."""
 
     def __init__(self, num_slots: int) -> None:
-        self._counts = np.zeros(num_slots, np.int32)
+        self._counts = np.zeros(num_slots, np.int64)
         self._generations = np.zeros(num_slots, np.uint64)
 
     def add(self, lease: Lease) -> None:
@@ -22,16 +22,16 @@ class LeaseLedger:
 
     def remove(self, lease: Lease) -> SlotArray:
         """Take one lease off; returns the slots that this holder no longer needs at all."""
-        counts = self._counts[lease.slots] - 1
-        if (counts < 0).any():
+        before = self._counts[lease.slots]
+        if len(before.nonzero()[0]) < len(before):
             raise ValueError(f"lease of {len(lease)} slots was given back twice")
-        self._counts[lease.slots] = counts
-        idle: SlotArray = lease.slots[counts == 0]
+        self._counts[lease.slots] = before - 1
+        idle: SlotArray = lease.slots[before == 1]
         return idle
 
     def held(self) -> Held:
         """Everything that is leased now, as each call to a tier carries it."""
-        slots = np.flatnonzero(self._counts).astype(np.int32)
+        slots = np.flatnonzero(self._counts).astype(np.int64)
         return Held(slots, self._generations[slots])
 
     @property

@@ -52,7 +52,7 @@ class Promoter:
                 promotion = self._slots.get(ticket)
                 if promotion is None:
                     continue
-                slots = np.array([promotion.slot], np.int32)
+                slots = np.array([promotion.slot], np.int64)
                 if ticket.withdrawn:
                     del self._slots[ticket]
                     self._finish(slots, published=False)
@@ -73,7 +73,7 @@ class Promoter:
         shared = self._shared
         flash, buffer = shared.flash, shared.arena.slot(promotion.slot)
         assert flash is not None
-        slots = np.array([promotion.slot], np.int32)
+        slots = np.array([promotion.slot], np.int64)
         with shared.lock:
             shared.books.reading(slots)
             ticket = self._channel.submit(
@@ -94,7 +94,7 @@ class Promoter:
         shared, error = self._shared, ticket.error
         with shared.lock:
             self._slots.pop(ticket, None)
-            published = self._finish(np.array([promotion.slot], np.int32), published=error is None)
+            published = self._finish(np.array([promotion.slot], np.int64), published=error is None)
             if error is not None:
                 shared.fates.note([promotion.key], _fate_of(error))
         if error is not None:

@@ -43,6 +43,11 @@ class Shared:
         """Eviction stops when this many slots are free."""
         return max(self.low_slots, _ceil(self.config.host.high_watermark * self.arena.num_slots))
 
+    def press(self) -> None:
+        """Wake whoever makes room, if there is room to make. Called with the lock."""
+        if not self.pressure.is_set() and self.books.num_soon_free < self.low_slots:
+            self.pressure.set()
+
     def fate(self, key: Key) -> Fate:
         """Why this key is not here."""
         fate = self.fates.get(key)
