@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 import pytest
@@ -82,7 +83,7 @@ def test_encoding_checksums_each_stripe_and_copies_none() -> None:
     assert encoded.payload_bytes == BLOCK_BYTES
 
 
-def changed(**what: object) -> FlashBlock:
+def changed(**what: Any) -> FlashBlock:
     return dataclasses.replace(block(1), **what)
 
 
