@@ -22,7 +22,7 @@ from hifc_ray.policy import Features
 from hifc_ray.types import AnyArray, IntArray
 
 RECENCY_TURNOVERS = 1.0  # age, in accesses per block held, at which recency has fallen to 1/e
-HISTORY_TURNOVERS = 8.0  # the same for the access before the last; half-life of the count
+HISTORY_TURNOVERS = 8.0  # the same for the access before the last
 COUNT_DOUBLINGS = 4.0  # a decayed count of 2^4 - 1 and more is worth 1
 POSITION_BLOCKS = 64.0  # depth at which position has fallen to 1/e
 ATTENTION_DOUBLINGS = 8.0  # from worth nothing to worth 1: 1/16 to 16 times an even share
@@ -62,8 +62,8 @@ def frequency_term(features: Features) -> AnyArray:
     age_before = np.maximum(0, features.now - features.previous_access) / turnover
     recency = np.exp(-age / RECENCY_TURNOVERS)
     second = np.where(features.previous_access >= 0, np.exp(-age_before / HISTORY_TURNOVERS), 0.0)
-    count = features.frequency * np.exp2(-age / HISTORY_TURNOVERS)
-    views: AnyArray = recency + second + np.minimum(1.0, np.log2(1.0 + count) / COUNT_DOUBLINGS)
+    count = np.minimum(1.0, np.log2(1.0 + features.frequency) / COUNT_DOUBLINGS)
+    views: AnyArray = recency + second + count
     return views / 3.0
 
 

@@ -12,8 +12,8 @@ SEED, NUM_REQUESTS = 1, 600
 GOLDEN = {
     ("lru", 60): Counts(accesses=9775, hits=4975, evictions=4674),
     ("lru", 240): Counts(accesses=9775, hits=8087, evictions=1446),
-    ("retention", 60): Counts(accesses=9775, hits=5277, evictions=4438),
-    ("retention", 240): Counts(accesses=9775, hits=7610, evictions=1925),
+    ("retention", 60): Counts(accesses=9775, hits=5274, evictions=4441),
+    ("retention", 240): Counts(accesses=9775, hits=7597, evictions=1938),
 }
 
 
