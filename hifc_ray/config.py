@@ -24,7 +24,7 @@ def parse_bytes(text: str | int, name: str = "size") -> int:
         size = text
     else:
         match = _SIZE.fullmatch(str(text))
-        if match is None:
+        if match is None or (match[2] is None and "." in match[1]):
             raise ConfigError(
                 f"{name} is {text!r}; allowed: a number of bytes, or one with KiB, MiB, GiB, TiB, KB, MB, GB, TB"
             )
