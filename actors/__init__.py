@@ -1,1 +1,1 @@
-"""Where Ray is: plain classes become actors here, one a file."""
+"""hifc_ray on Ray: a cache tier per node, an inference actor per GPU, a policy actor and a manager per cluster."""

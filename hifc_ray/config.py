@@ -127,7 +127,7 @@ class EngineConfig:
     hold_decode: bool = False
     # False: blocks with generated tokens are not cached, so that the next turn computes them in the shapes of a prompt,
     # bit for bit as without a cache. True: they are cached; a decode step's floats differ from those in the last bits.
-    cache_generated: bool = True
+    cache_generated: bool = False
 
     def __post_init__(self) -> None:
         for name in ("gpu_bytes", "block_tokens", "group_blocks", "max_batch", "max_waiting", "store_queue_blocks"):

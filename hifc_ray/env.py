@@ -23,3 +23,9 @@ def shm_dir() -> Path:
 def ray_address() -> str | None:
     """RAY_ADDRESS, if it is set."""
     return os.environ.get("RAY_ADDRESS") or None
+
+
+def flash_dir() -> Path | None:
+    """HIFC_FLASH_DIR: this node's flash directory, where nodes of one cluster have different ones."""
+    own = os.environ.get("HIFC_FLASH_DIR")
+    return Path(own).expanduser() if own else None
