@@ -1,0 +1,1 @@
+"""Readings of the machine, and the verdicts that people get on them."""

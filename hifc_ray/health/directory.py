@@ -1,0 +1,70 @@
+"""A flash directory as it is: there, writable, how much room, and whether I/O can go past the page cache."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from hifc_ray.health.readings import free_bytes
+from hifc_ray.layout import PAGE_BYTES
+
+
+@dataclass(frozen=True)
+class DirectoryReading:
+    """Of a directory that does not exist, only `path` means anything."""
+
+    path: Path
+    exists: bool
+    is_directory: bool = False
+    writable: bool = False
+    free_bytes: int = 0
+    used_bytes: int = 0  # by files in it
+    direct: bool = False  # a write with O_DIRECT succeeded
+
+
+def read_directory(path: Path) -> DirectoryReading:
+    """Tries a write, to a file without a name that is gone at once; everything else in there is left alone."""
+    if not path.exists():
+        return DirectoryReading(path, exists=False)
+    if not path.is_dir():
+        return DirectoryReading(path, exists=True)
+    free = free_bytes(path)
+    if not os.access(path, os.R_OK | os.W_OK | os.X_OK):
+        return DirectoryReading(path, exists=True, is_directory=True, free_bytes=free)
+    used = sum(entry.stat(follow_symlinks=False).st_blocks * 512 for entry in os.scandir(path))
+    try:
+        fd = _nameless_file(path)
+    except OSError:
+        return DirectoryReading(path, exists=True, is_directory=True, free_bytes=free, used_bytes=used)
+    try:
+        direct = _takes_direct_writes(fd)
+    finally:
+        os.close(fd)
+    return DirectoryReading(path, True, True, True, free, used, direct)
+
+
+def _nameless_file(directory: Path) -> int:
+    try:
+        return os.open(directory, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    except OSError:
+        # Not every file system has O_TMPFILE (NFS has not); a read-only one fails here as well.
+        fd, name = tempfile.mkstemp(prefix=".hifc-doctor-", dir=directory)
+        os.unlink(name)
+        return fd
+
+
+def _takes_direct_writes(fd: int) -> bool:
+    try:
+        direct = os.open(f"/proc/self/fd/{fd}", os.O_RDWR | os.O_DIRECT | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        with mmap.mmap(-1, PAGE_BYTES) as page:
+            return os.pwritev(direct, [page], 0) == PAGE_BYTES
+    except OSError:
+        return False
+    finally:
+        os.close(direct)
