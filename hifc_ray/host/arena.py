@@ -17,7 +17,7 @@ from pathlib import Path
 import xxhash
 
 from hifc_ray.config import format_bytes
-from hifc_ray.errors import DirectoryLocked, ForeignFiles, NewerFormat, NoRoom
+from hifc_ray.errors import DirectoryLocked, ForeignFiles, NewerFormat, NoRoom, StorageError
 from hifc_ray.host.table import LINE_BYTES, SlotTable
 from hifc_ray.layout import PAGE_BYTES, round_up
 from hifc_ray.locks import FileLock
@@ -25,6 +25,7 @@ from hifc_ray.locks import FileLock
 MAGIC = b"HIFCARNA"
 VERSION = 1
 _HEADER = struct.Struct("<8sIIQQQ")  # magic, version, reserved, slots, slot bytes, incarnation; then XXH3 of these
+_BEING_MADE = 0  # incarnation in the header until all memory is there
 _ALLOCATE_BYTES = 256 << 20  # pages are zeroed by the kernel; pieces of this size are allocated side by side
 
 
@@ -77,20 +78,16 @@ def create(path: Path, arena_bytes: int, slot_bytes: int) -> Arena:
             f"{2 * slot_bytes} are needed"
         )
     lock = FileLock(path.with_name(path.name + ".lock"))
-    if not lock.acquire():
-        raise DirectoryLocked(f"arena {path} is owned by a live process; stop that one or choose another name")
     try:
-        reattached = path.exists() and _matches(path, num_slots, slot_bytes)
-        if not reattached:
-            path.unlink(missing_ok=True)
-            _allocate(path, file_bytes(num_slots, slot_bytes))
-        incarnation = secrets.randbits(63) | 1  # never 0: 0 is no incarnation
-        _write_header(path, num_slots, slot_bytes, incarnation)
-        arena = Arena(path, _map(path), num_slots, slot_bytes, incarnation)
+        if not lock.acquire():
+            raise DirectoryLocked(f"arena {path} is owned by a live process; stop that one or choose another name")
+        arena = _open_or_make(path, num_slots, slot_bytes)
+    except OSError as error:
+        lock.release(unlink=True)
+        raise StorageError(f"arena {path} cannot be used: {error.strerror}") from error
     except BaseException:
         lock.release(unlink=True)
         raise
-    arena.reattached = reattached
     arena._lock = lock
     return arena
 
@@ -120,31 +117,51 @@ def available_memory_bytes() -> int:
     raise NoRoom("/proc/meminfo does not say MemAvailable")
 
 
+def _open_or_make(path: Path, num_slots: int, slot_bytes: int) -> Arena:
+    reattached = path.exists() and _matches(path, num_slots, slot_bytes)
+    if not reattached:
+        size = file_bytes(num_slots, slot_bytes)
+        _check_room(path, size)
+        path.unlink(missing_ok=True)
+        _allocate(path, size, num_slots, slot_bytes)
+    incarnation = secrets.randbits(63) | 1  # never `_BEING_MADE`
+    _write_header(path, num_slots, slot_bytes, incarnation)
+    arena = Arena(path, _map(path), num_slots, slot_bytes, incarnation)
+    arena.reattached = reattached
+    return arena
+
+
 def _matches(path: Path, num_slots: int, slot_bytes: int) -> bool:
-    try:
-        found = _read_header(path)
-    except ForeignFiles:
-        if path.stat().st_size and path.read_bytes()[:8].strip(b"\0"):
-            raise
-        return False  # killed while it was being made: no header yet
-    return found[:2] == (num_slots, slot_bytes) and path.stat().st_size == file_bytes(num_slots, slot_bytes)
+    """Is this an arena of that shape? Raises `ForeignFiles` or `NewerFormat` for what is not ours to replace."""
+    if path.is_file() and not path.stat().st_size:
+        return False  # killed at its very beginning
+    found = _read_header(path)
+    whole = path.stat().st_size == file_bytes(num_slots, slot_bytes)
+    return found[:2] == (num_slots, slot_bytes) and found[2] != _BEING_MADE and whole
 
 
-def _allocate(path: Path, size: int) -> None:
-    """Make the file and give it all its memory now, so that a full machine says so here and not by SIGBUS later."""
-    available = available_memory_bytes()
+def _check_room(path: Path, size: int) -> None:
+    """Raises `NoRoom`. What an arena of another shape occupies here is going to be free."""
+    old = path.stat().st_blocks * 512 if path.exists() else 0
+    available = old + available_memory_bytes()
     if size > available:
         raise NoRoom(
             f"host.arena_bytes needs {format_bytes(size)}; this machine has {format_bytes(available)} available"
         )
-    free = os.statvfs(path.parent).f_bavail * os.statvfs(path.parent).f_frsize
+    shm = os.statvfs(path.parent)
+    free = old + shm.f_bavail * shm.f_frsize
     if size > free:
         raise NoRoom(
             f"host.arena_bytes needs {format_bytes(size)}; {path.parent} has {format_bytes(free)} free: make it larger "
             "(mount -o remount,size=…) or the arena smaller"
         )
+
+
+def _allocate(path: Path, size: int, num_slots: int, slot_bytes: int) -> None:
+    """Make the file and give it all its memory now, so that a full machine says so here and not by SIGBUS later."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
+        _write_header(path, num_slots, slot_bytes, _BEING_MADE)
         os.ftruncate(fd, size)
         pieces = [(at, min(_ALLOCATE_BYTES, size - at)) for at in range(0, size, _ALLOCATE_BYTES)]
         with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
