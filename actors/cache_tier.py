@@ -11,9 +11,9 @@ from typing import Any
 import ray
 
 from hifc_ray import env
-from hifc_ray.actors import names
+from hifc_ray.actors import names, wire
 from hifc_ray.actors.calls import ask
-from hifc_ray.client import ChainQuery, Grant, LookupReply, StoreRequest
+from hifc_ray.client import Grant, StoreRequest
 from hifc_ray.config import TierConfig
 from hifc_ray.errors import HifcError
 from hifc_ray.messages import CallHeader, GrantName, Held, TierInfo
@@ -83,9 +83,9 @@ class CacheTierActor:
     def ping(self) -> None:
         """An empty call, to measure others against."""
 
-    def lookup(self, header: CallHeader, held: Held, query: ChainQuery | None) -> LookupReply | None:
-        """See `TieredCache.serve_lookup`."""
-        return self._cache.serve_lookup(header, held, query)
+    def lookup(self, data: bytes) -> bytes:
+        """See `TieredCache.serve_lookup`; packed as `wire` does it."""
+        return wire.pack_reply(self._cache.serve_lookup(*wire.unpack_lookup(data)))
 
     def reserve(self, header: CallHeader, held: Held, request: StoreRequest) -> Grant | None:
         """See `TieredCache.serve_reserve`."""

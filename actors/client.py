@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from hifc_ray.actors import wire
 from hifc_ray.actors.calls import CallTimedOut, ask
 from hifc_ray.client import ChainQuery, Grant, Lease, LookupReply, StoreRequest, all_missed, all_refused
 from hifc_ray.errors import ConfigError, HifcError, TierUnavailable
@@ -187,8 +188,10 @@ class RayTierClient:
             header = CallHeader(link.info.holder, link.info.incarnation, self._lookup_sequence)
             self._unsaid = False
             held = link.mapped.ledger.held()
-            reply = self._call(link, deadline_s, "lookup", header, held, query, may_be_none=query is None)
-            return reply if isinstance(reply, LookupReply) else None
+            answer = self._call(link, deadline_s, "lookup", wire.pack_lookup(header, held, query))
+            if answer == b"" and query is not None:
+                self._refused(link)
+            return wire.unpack_reply(answer, query) if answer and query is not None else None
 
     def _store_header(self, link: _Link) -> CallHeader:
         self._store_sequence += 1
@@ -201,7 +204,7 @@ class RayTierClient:
             return Held()
         return Held(np.concatenate([slots for slots, _ in rows]), np.concatenate([gens for _, gens in rows]))
 
-    def _call(self, link: _Link, deadline_s: float, method: str, *arguments: Any, may_be_none: bool = False) -> Any:
+    def _call(self, link: _Link, deadline_s: float, method: str, *arguments: Any) -> Any:
         """One call; None if it failed. It may have run: what it gave is not on our lists and so is taken back."""
         try:
             answer = ask(getattr(link.handle, method).remote(*arguments), deadline_s)
@@ -217,11 +220,14 @@ class RayTierClient:
             self._break(link, str(error))
             return None
         self._timeouts = 0
-        if answer is None and not may_be_none:
-            # It does not know us, or not this incarnation: it has been started again.
-            self.stats.add("calls_failed", tier=Tier.HOST, reason="refused")
-            self._break(link, "the tier has been started again")
+        if answer is None and method in ("reserve", "commit"):
+            self._refused(link)
         return answer
+
+    def _refused(self, link: _Link) -> None:
+        """The tier does not know us, or not this incarnation: it has been started again."""
+        self.stats.add("calls_failed", tier=Tier.HOST, reason="refused")
+        self._break(link, "the tier has been started again")
 
     def _break(self, link: _Link, why: str) -> None:
         if self._link is link:
