@@ -157,8 +157,25 @@ class Config:
     engine: EngineConfig = field(default_factory=EngineConfig)
 
 
-def load(path: Path) -> Config:
-    """The configuration in a YAML file. Raises `ConfigError` with one line."""
+def load(path: Path | None, values: Mapping[str, Any] | None = None) -> Config:
+    """The configuration in a YAML file, if any, with `values` on top, by dotted name; None leaves a value as it is.
+
+    Raises `ConfigError` with one line.
+    """
+    data = {} if path is None else _read(path)
+    for name, value in (values or {}).items():
+        if value is not None:
+            *sections, last = name.split(".")
+            target = data
+            for section in sections:
+                target = target.setdefault(section, {}) if isinstance(target, dict) else target
+            if not isinstance(target, dict):
+                raise ConfigError(f"{'.'.join(sections)} is {target!r}; it must be a mapping of names to values")
+            target[last] = value
+    return build(Config, data)
+
+
+def _read(path: Path) -> Any:
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -167,7 +184,7 @@ def load(path: Path) -> Config:
         data = yaml.safe_load(text)
     except yaml.YAMLError as error:
         raise ConfigError(f"config file {path} is not YAML: {' '.join(str(error).split())}") from error
-    return build(Config, {} if data is None else data)
+    return {} if data is None else data
 
 
 def build(kind: type[T], data: Any, where: str = "") -> T:

@@ -112,3 +112,30 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, content: bytes, mes
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"none\.yaml: No such file"):
         config.load(tmp_path / "none.yaml")
+
+
+def test_values_go_on_top_of_a_file_by_dotted_name(tmp_path: Path) -> None:
+    file = tmp_path / "hifc.yaml"
+    file.write_text("tier: {host: {arena_bytes: 1GiB, window_share: 0.5}}\n")
+    values = {"tier.host.arena_bytes": "2GiB", "tier.flash.directory": tmp_path, "engine.model": None}
+    loaded = config.load(file, values)
+    assert loaded.tier.host == HostConfig(arena_bytes=2 << 30, window_share=0.5)
+    assert loaded.tier.flash.directory == tmp_path
+    assert loaded.engine == EngineConfig()
+    assert config.load(None) == Config()
+
+
+@pytest.mark.parametrize(
+    ("content", "values", "message"),
+    [
+        ("", {"engine.gpu_bytes": "lots"}, "engine.gpu_bytes is 'lots'"),
+        ("", {"engine.speed": 9}, "unknown key engine.speed"),
+        ("tier: 7", {"tier.host.arena_bytes": 1}, "tier.host is 7; it must be a mapping"),
+        ("- a", {"engine.model": "x"}, r"engine is \['a'\]; it must be a mapping"),
+    ],
+)
+def test_bad_values_on_top_name_themselves(tmp_path: Path, content: str, values: dict[str, Any], message: str) -> None:
+    file = tmp_path / "hifc.yaml"
+    file.write_text(content)
+    with pytest.raises(ConfigError, match=message):
+        config.load(file, values)

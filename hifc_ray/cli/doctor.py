@@ -1,0 +1,44 @@
+"""`hifc doctor`: can this machine run the cache, and what is to be done about it if not?"""
+
+from __future__ import annotations
+
+import typer
+
+from hifc_ray import config
+from hifc_ray.cli.options import ConfigFile, Device, FlashBytes, FlashDir, GpuBytes, HostBytes
+from hifc_ray.cli.output import Json, print_table, results_on_stdout, to_json
+
+
+def doctor(
+    config_file: ConfigFile = None,
+    gpu_bytes: GpuBytes = None,
+    host_bytes: HostBytes = None,
+    flash_bytes: FlashBytes = None,
+    flash_dir: FlashDir = None,
+    device: Device = None,
+    as_json: Json = False,
+) -> None:
+    """Check that this machine can run the cache, and say what to do where it cannot."""
+    from hifc_ray.health.examine import examine
+    from hifc_ray.health.verdict import Level, worst
+
+    values = {
+        "engine.gpu_bytes": gpu_bytes,
+        "engine.device": device,
+        "tier.host.arena_bytes": host_bytes,
+        "tier.flash.limit_bytes": flash_bytes,
+        "tier.flash.directory": flash_dir,
+    }
+    verdicts = examine(config.load(config_file, values))
+    healthy = worst(verdicts) < Level.FAIL
+    rows = [(verdict.level.name.lower(), verdict.name, verdict.what, verdict.advice) for verdict in verdicts]
+    columns = ("level", "name", "what", "advice")
+    if as_json:
+        with results_on_stdout(reserved=True) as results:
+            print(
+                to_json({"ok": healthy, "verdicts": [dict(zip(columns, row, strict=True)) for row in rows]}),
+                file=results,
+            )
+    else:
+        print_table("hifc doctor", ("", "of", "what was found", "what to do"), rows)
+    raise typer.Exit(0 if healthy else 1)
