@@ -70,14 +70,14 @@ class TinyCache:
     def _serve(self, request: Request) -> int:
         kept = [self.rows[block] for block in request.blocks if block in self.rows]
         if kept:
-            self.hotness.touch(np.array(kept, np.int32), request.turn)
+            self.hotness.touch(np.array(kept, np.int64), request.turn)
         missing = [(depth, block) for depth, block in enumerate(request.blocks) if block not in self.rows]
         evicted = self._make_room(len(missing) - len(self.free), set(kept))
         born = [self.free.pop() for _ in missing]
         self.rows.update((block, row) for (_, block), row in zip(missing, born, strict=True))
-        positions = np.array([depth for depth, _ in missing], np.int32)
+        positions = np.array([depth for depth, _ in missing], np.int64)
         if born:
-            self.hotness.born(np.array(born, np.int32), positions, request.turn)
+            self.hotness.born(np.array(born, np.int64), positions, request.turn)
         return evicted
 
     def _make_room(self, count: int, kept: set[int]) -> int:
