@@ -11,6 +11,7 @@ from itertools import repeat
 
 import numpy as np
 
+from hifc_ray import points
 from hifc_ray.errors import ConservationBroken
 from hifc_ray.host.table import MAX_HOLDERS, TIER_WRITER, SlotTable, tag_of
 from hifc_ray.hotness import Hotness
@@ -65,18 +66,22 @@ class HostBooks:
         writer: int,
         turn: int,
     ) -> SlotArray:
-        """Give each key a free slot with a new generation. There must be room: `num_free >= len(keys)`."""
+        """Give each key a free slot with a new generation. There must be room, and none of them here: else it raises."""
         if len(keys) > len(self._free):
             raise ConservationBroken(f"{len(keys)} slots asked for, {len(self._free)} free")
-        taken = [self._free.pop() for _ in keys]
+        if len(set(keys)) < len(keys) or not self._slot_of.keys().isdisjoint(keys):
+            raise ConservationBroken(f"a second slot asked for one key, among {len(keys)}")
+        taken = self._free[len(self._free) - len(keys) :][::-1]
         slots = np.array(taken, np.int64)
         table = self.table
         after = transition(table.state[slots], Event.RESERVE)
+        del self._free[len(self._free) - len(keys) :]
         table.generation[slots] += np.uint64(1)  # first: a reader of the old block must see that it is gone
         table.holders[slots] = 0
         table.position[slots] = positions
         table.writer[slots] = writer
         table.name(slots, keys, namespace, layout)
+        points.reach("host.reserve.named")
         table.state[slots] = after
         self._slot_of.update(zip(keys, taken, strict=True))
         self.hotness.born(slots, positions, turn)
@@ -85,6 +90,7 @@ class HostBooks:
     def commit(self, slots: SlotArray) -> None:
         """Publish reserved slots. Those that somebody waits for are leased from the first moment."""
         self._apply(slots, Event.COMMIT)
+        points.reach("host.commit.published")
         waited_for = slots[self.table.holders[slots] != 0]
         if len(waited_for):
             self._apply(waited_for, Event.LEASE)
@@ -95,8 +101,10 @@ class HostBooks:
 
     def lease(self, slots: SlotArray, holder: int) -> None:
         """Pin slots for a holder; a RESERVED slot is pinned for the moment it is published. A demotion is cancelled."""
+        after = transition(self.table.state[slots], Event.LEASE)
         self.table.holders[slots] |= _BITS[holder]
-        self._apply(slots, Event.LEASE)
+        points.reach("host.lease.marked")
+        self.table.state[slots] = after
 
     def release(self, slots: SlotArray, holder: int) -> None:
         """Undo `lease`. Slots that this holder does not hold (their block failed or was lost) are passed over."""
@@ -107,6 +115,7 @@ class HostBooks:
             slots, holders = slots[held], holders[held]
         holders &= ~bit
         table.holders[slots] = holders
+        points.reach("host.release.cleared")
         shared = holders.nonzero()[0]
         idle = np.delete(slots, shared) if len(shared) else slots
         self._apply(idle, Event.RELEASE)
@@ -208,6 +217,10 @@ class HostBooks:
             raise ConservationBroken(
                 f"{unheld} leased slots without a holder, {unleased} held slots that are not leased"
             )
+        waiting = (state == BlockState.DEMOTING) | (state == BlockState.QUARANTINED)
+        stranded = int((waiting & (self.outstanding == 0)).sum())
+        if stranded:
+            raise ConservationBroken(f"{stranded} slots wait for I/O that is not outstanding")
         if (self.outstanding < 0).any():
             raise ConservationBroken("more I/O returned than was begun")
         wrong = [slot for key, slot in self._slot_of.items() if self.table.key(slot) != key]
@@ -220,6 +233,7 @@ class HostBooks:
     def _forget(self, slots: SlotArray, event: Event) -> None:
         """Apply an event that ends the block's life in its slot."""
         self._apply(slots, event)
+        points.reach("host.forget.withdrawn")
         self.table.holders[slots] = 0
         for slot in slots.tolist():
             del self._slot_of[self.table.key(slot)]
