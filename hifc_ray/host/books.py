@@ -66,7 +66,7 @@ class HostBooks:
         writer: int,
         turn: int,
     ) -> SlotArray:
-        """Give each key a free slot with a new generation. There must be room, and none of them here: else it raises."""
+        """Give each key, none of which may be here, a free slot with a new generation. There must be that much room."""
         if len(keys) > len(self._free):
             raise ConservationBroken(f"{len(keys)} slots asked for, {len(self._free)} free")
         if len(set(keys)) < len(keys) or not self._slot_of.keys().isdisjoint(keys):

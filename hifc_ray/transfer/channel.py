@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import logging
 import threading
 from collections.abc import Callable
 from enum import IntEnum
@@ -17,6 +18,8 @@ from typing import Generic, TypeVar, cast
 from hifc_ray.clock import Clock, MonotonicClock
 
 T = TypeVar("T")
+
+log = logging.getLogger(__name__)
 
 
 class Priority(IntEnum):
@@ -135,6 +138,9 @@ class Channel:
                 self._running.add(ticket)
             try:
                 ticket.run()
+            except Exception:
+                # A bug in the owner's `done`, told loudly; without its threads the channel would never run a job again.
+                log.exception("what was to be done after a job of channel %s failed", self.name)
             finally:
                 with self._changed:
                     self._running.discard(ticket)
