@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from hifc_ray.client import NO_LEASE, ChainQuery, Lease, LookupReply, Missed
+from hifc_ray.client import NO_LEASE, ChainQuery, Lease, LookupReply, Missed, all_missed
 from hifc_ray.flash import Address
 from hifc_ray.host.table import TIER_WRITER, tag_of
 from hifc_ray.tiering.promotion import Promoter, Promotion
@@ -45,21 +45,26 @@ class Answerer:
         The first block on flash for which there is no room just now ends the run with RETRY: leasing what comes after
         it would hold slots that nobody can use yet.
         """
+        if not query.keys:
+            return all_missed(query, Fate.UNKNOWN)
         shared, books = self._shared, self._shared.books
         with shared.lock:
             slots = books.find(query.keys)
             foreign = self._strike_foreign(query, slots)
             found = slots != NO_SLOT
             here = found.nonzero()[0]
-            addresses, on_flash = self._locate(query, found | query.in_gpu)
+            addresses, on_flash = self._locate(query, found | query.in_gpu, foreign)
             known = found | query.in_gpu | on_flash
             stop = int(known.argmin())
-            stop = len(known) if not len(known) or known[stop] else stop
+            stop = len(known) if known[stop] else stop
             if not query.continued:
                 books.hotness.touch(slots[here], query.turn)
 
             wanted = (~query.in_gpu[:stop]).nonzero()[0][: self._window]
-            wanted = wanted[: self._fitting(on_flash[wanted])]
+            fitting = self._fitting(on_flash[wanted])
+            if fitting < len(wanted):
+                shared.press()
+            wanted = wanted[:fitting]
             promotions: list[Promotion] = []
             reading = wanted[on_flash[wanted]]
             if len(reading):
@@ -82,12 +87,15 @@ class Answerer:
             self._shared.stats.add("namespace_mismatches", len(foreign), tier=Tier.HOST)
         return foreign
 
-    def _locate(self, query: ChainQuery, elsewhere: BoolArray) -> tuple[list[Address | None], BoolArray]:
+    def _locate(
+        self, query: ChainQuery, elsewhere: BoolArray, foreign: IntArray
+    ) -> tuple[list[Address | None], BoolArray]:
         on_flash = np.zeros(len(elsewhere), np.bool_)
         if self._shared.flash is None:
             return [], on_flash
         addresses = self._shared.flash.locate(query.keys)
         on_flash[:] = [address is not None for address in addresses]
+        on_flash[foreign] = False
         return addresses, on_flash & ~elsewhere
 
     def _fitting(self, reads: BoolArray) -> int:

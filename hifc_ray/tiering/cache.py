@@ -285,7 +285,8 @@ class TieredCache:
     def _answer(self, query: ChainQuery, holder: int) -> LookupReply:
         self._note_namespace(query.namespace, holder)
         reply = self._answerer.lookup(query, holder)
-        self.stats.add("lookup_keys", len(query.keys))
+        if not query.continued:
+            self.stats.add("lookup_keys", len(query.keys))
         self.stats.add("served_blocks", len(reply.lease))
         return reply
 
