@@ -126,6 +126,13 @@ class BlockPool:
         self._keys[block] = key
         return True
 
+    def forget(self) -> int:
+        """Free every published block that nobody uses; returns how many there were."""
+        count = len(self._cached)
+        while self._cached:
+            self._evict()
+        return count
+
     def check(self) -> None:
         """free + cached + referenced = blocks, each in one of them; or raises `ConservationBroken` with the numbers."""
         referenced = int((self._references > 0).sum())

@@ -182,6 +182,12 @@ class Engine:
             for sequence in self._scheduler.admitted:
                 sequence.namespace = None
 
+    def forget_pool(self) -> int:
+        """Free the blocks of the pool that no request uses, so that the tiers are asked; returns how many there were."""
+        with self._step_lock:
+            self._collect()
+            return self.pool.forget()
+
     def drain(self, timeout_s: float) -> bool:
         """Wait until filled blocks are stored or dropped; False if that took longer."""
         drained = self._storer is None or self._storer.drain(timeout_s)
