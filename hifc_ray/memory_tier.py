@@ -74,7 +74,7 @@ class MemoryTier:
     def lookup(self, query: ChainQuery, deadline_s: float) -> LookupReply:
         n = len(query.keys)
         answers, tiers = np.zeros(n, np.uint8), np.zeros(n, np.uint8)
-        slots, generations = np.full(n, NO_SLOT, np.int32), np.zeros(n, np.uint64)
+        slots, generations = np.full(n, NO_SLOT, np.int64), np.zeros(n, np.uint64)
         missed = None
         leased = 0
         with self._lock:
@@ -144,7 +144,7 @@ class MemoryTier:
 
     def reserve(self, request: StoreRequest, deadline_s: float) -> Grant:
         n = len(request.keys)
-        answers, slots, generations = np.zeros(n, np.uint8), np.full(n, NO_SLOT, np.int32), np.zeros(n, np.uint64)
+        answers, slots, generations = np.zeros(n, np.uint8), np.full(n, NO_SLOT, np.int64), np.zeros(n, np.uint64)
         with self._lock:
             for i, key in enumerate(request.keys):
                 name = (request.namespace, key)

@@ -148,7 +148,7 @@ class Storer:
     def _store(self, batch: list[Filled]) -> list[Filled]:
         """Store what there is room for; returns the blocks that were refused."""
         namespace, session, turn = batch[0].request
-        positions = np.array([filled.position for filled in batch], np.int32)
+        positions = np.array([filled.position for filled in batch], np.int64)
         keys = tuple(filled.key for filled in batch)
         request = StoreRequest(namespace, keys, positions, self._layout, session, turn)
         grant = self._client.reserve(request, self._config.call_deadline_s)
