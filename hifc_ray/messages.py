@@ -54,7 +54,7 @@ class Held:
 class CallHeader:
     """Goes with each mutating call. Calls of a holder are numbered; one that arrives after a later one is refused."""
 
-    holder: int
+    holder: int  # from `TierInfo`
     incarnation: int  # of the tier, as the holder knows it
     sequence: int
 
@@ -73,7 +73,7 @@ class TierInfo:
 
     protocol: int
     incarnation: int
-    holder: int
+    holder: int  # names the caller in its calls, as long as it is attached to this incarnation
     arena_path: str
     holder_path: str  # the holder keeps an flock on this file for life
     node: str

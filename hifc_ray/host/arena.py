@@ -92,6 +92,20 @@ def create(path: Path, arena_bytes: int, slot_bytes: int) -> Arena:
     return arena
 
 
+def remove_dead(directory: Path, prefix: str) -> None:
+    """Give back the memory of arenas so named whose process is gone; for names that nobody will look for again."""
+    for lock_path in directory.glob(f"{prefix}*.lock"):
+        lock = FileLock(lock_path)
+        try:
+            if lock.acquire():
+                for path in directory.glob(f"{lock_path.name.removesuffix('.lock')}*"):
+                    if path != lock_path:
+                        path.unlink(missing_ok=True)
+                lock.release(unlink=True)
+        except OSError:
+            continue  # another user's
+
+
 def attach(path: Path) -> Arena:
     """The arena of a running tier, mapped whole, for an engine. Raises `ForeignFiles` or `NewerFormat`."""
     num_slots, slot_bytes, incarnation = _read_header(path)

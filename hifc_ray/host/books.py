@@ -22,6 +22,7 @@ from hifc_ray.types import (
     BoolArray,
     ByteArray,
     Event,
+    GenerationArray,
     IntArray,
     Key,
     Namespace,
@@ -130,6 +131,13 @@ class HostBooks:
         reserved = (self.table.state == BlockState.RESERVED) & (self.table.writer == writer)
         rows: SlotArray = (reserved).nonzero()[0]
         return rows
+
+    def unnamed(self, slots: SlotArray, named: SlotArray, generations: GenerationArray) -> SlotArray:
+        """Those of these slots that are not `named` as they are now: under their present generation."""
+        generation = np.zeros(len(self.table), np.uint64)  # 0 is no generation of a slot that was ever given
+        generation[named] = generations
+        rest: SlotArray = slots[generation[slots] != self.table.generation[slots]]
+        return rest
 
     def reserved(self) -> SlotArray:
         """Slots that somebody is filling."""

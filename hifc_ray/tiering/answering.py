@@ -49,6 +49,8 @@ class Answerer:
             return all_missed(query, Fate.UNKNOWN)
         shared, books = self._shared, self._shared.books
         with shared.lock:
+            if shared.closed:
+                return all_missed(query, Fate.UNREACHABLE)
             slots = books.find(query.keys)
             foreign = self._strike_foreign(query, slots)
             found = slots != NO_SLOT

@@ -10,34 +10,37 @@ import logging
 import secrets
 import threading
 import time
+from hashlib import blake2b
 from pathlib import Path
 
 import numpy as np
 
 from hifc_ray import env
-from hifc_ray.client import ChainQuery, Grant, Lease, LookupReply, StoreRequest, all_missed, all_refused
+from hifc_ray.client import ChainQuery, Grant, Lease, LookupReply, StoreRequest
 from hifc_ray.clock import Clock, MonotonicClock
 from hifc_ray.config import TierConfig
 from hifc_ray.errors import StorageError
 from hifc_ray.flash import Device, FlashStore
 from hifc_ray.host import HostBooks, arena
+from hifc_ray.host.table import MAX_HOLDERS
 from hifc_ray.messages import PROTOCOL_VERSION, CallHeader, GrantName, Held, Report, TierInfo, Weights
 from hifc_ray.policy import AdmissionPolicy, EvictionPolicy
 from hifc_ray.stats import Stats
 from hifc_ray.tiering.answering import Answerer
 from hifc_ray.tiering.demotion import Demoter
 from hifc_ray.tiering.granting import Granter
-from hifc_ray.tiering.holders import Holders, lock_holder_file
+from hifc_ray.tiering.holders import Holder, Holders, lock_holder_file
 from hifc_ray.tiering.ledger import LeaseLedger
 from hifc_ray.tiering.promotion import Promoter
 from hifc_ray.tiering.shared import Shared
-from hifc_ray.types import ByteArray, Fate, FloatArray, Lookup, SlotArray, Tier
+from hifc_ray.types import ByteArray, FloatArray, Lookup, Namespace, Tier
 
 log = logging.getLogger(__name__)
 
 TICK_S = 0.05  # how often deadlines and watermarks are looked at when nothing presses
 SWEEP_S = 1.0  # how often holders are asked whether they live
 WAIT_STEP_S = 0.0005  # how often a waiter looks at the slot table; a block takes some ms to come from flash
+_UNNAMED = "hifc-private-"  # arenas that nobody will look for after their process is gone
 CLOSE_TIMEOUT_S = 30.0  # for I/O that is under way; what hangs longer is left to die with the process
 
 
@@ -68,17 +71,19 @@ class TieredCache:
         self._clock = clock or MonotonicClock()
         self._eviction = eviction
         self._weights = Weights()
-        self._arena = arena.create(arena_path or _private_path(), config.host.arena_bytes, slot_bytes)
         self._closed = threading.Event()
+        flash = self._open_flash(device, slot_bytes)
         try:
-            flash = self._open_flash(device)
-            self._books = HostBooks(self._arena.table)
-            self._shared = Shared(config, self._arena, self._books, flash, self.stats, self._clock)
-            self._holders = Holders(self._arena.path, self._arena.incarnation)
-            self._lock_file = lock_holder_file(self._arena.path)
+            path = arena_path or _own_path(config.flash.directory)
+            self._arena = arena.create(path, config.host.arena_bytes, slot_bytes)
         except BaseException:
-            self._arena.close(unlink=not self._arena.reattached)
+            if flash is not None:
+                flash.close()
             raise
+        self._books = HostBooks(self._arena.table)
+        self._shared = Shared(config, self._arena, self._books, flash, self.stats, self._clock)
+        self._holders = Holders(self._arena.path, self._arena.incarnation)
+        self._lock_file = lock_holder_file(self._arena.path)
         self._promoter = Promoter(self._shared) if flash is not None else None
         self._demoter = Demoter(self._shared, eviction, admission)
         self._answerer = Answerer(self._shared, self._promoter, self.window)
@@ -87,15 +92,15 @@ class TieredCache:
         self._store_sequence = 0
         self._next_sweep = 0.0
         self._take_back_from_the_dead()
-        self._me = self._adopt(self._lock_file.path)
+        self._me = self._adopt(self._lock_file.path).number
         self._thread = threading.Thread(target=self._run, name="hifc-evictor", daemon=True)
         if background:
             self._thread.start()
 
-    def _open_flash(self, device: Device | None) -> FlashStore | None:
+    def _open_flash(self, device: Device | None, block_bytes: int) -> FlashStore | None:
         if self.config.flash.directory is None and device is None:
             return None
-        return FlashStore(self.config.flash, self._arena.slot_bytes, self.stats, device=device, clock=self._clock)
+        return FlashStore(self.config.flash, block_bytes, self.stats, device=device, clock=self._clock)
 
     # What an engine in this process asks (`TierClient`).
 
@@ -114,8 +119,6 @@ class TieredCache:
         return max(1, min(max(share, 2), self.num_slots // 2))
 
     def lookup(self, query: ChainQuery, deadline_s: float) -> LookupReply:
-        if self._closed.is_set():
-            return all_missed(query, Fate.UNREACHABLE)
         reply = self._answer(query, self._me)
         self._ledger.add(reply.lease)
         return reply
@@ -129,11 +132,10 @@ class TieredCache:
     def release(self, lease: Lease) -> None:
         idle = self._ledger.remove(lease)
         with self._shared.lock:
-            self._books.release(idle, self._me)
+            if not self._shared.closed:
+                self._books.release(idle, self._me)
 
     def reserve(self, request: StoreRequest, deadline_s: float) -> Grant:
-        if self._closed.is_set():
-            return all_refused(request)
         self._store_sequence += 1
         return self._reserve(request, self._me, self._store_sequence)
 
@@ -155,40 +157,42 @@ class TieredCache:
     # taken back.
 
     def attach(self, holder_path: str) -> TierInfo:
-        """Give the process that has locked this file a number; safe to repeat."""
-        number = self._adopt(Path(holder_path))
+        """Give the process that has locked this file a name for its calls; safe to repeat. Raises `StorageError`."""
+        name = self._adopt(Path(holder_path)).name
         path = str(self._arena.path)
-        return TierInfo(PROTOCOL_VERSION, self._arena.incarnation, number, path, holder_path, self.node, self.window)
+        return TierInfo(PROTOCOL_VERSION, self._arena.incarnation, name, path, holder_path, self.node, self.window)
 
-    def detach(self, number: int) -> None:
+    def detach(self, name: int) -> None:
         """A holder leaves: what it holds is taken back."""
         with self._shared.lock:
-            self._forget_holder(number)
+            holder = self._holders.named(name)
+            if holder is not None and not self._shared.closed:
+                self._forget_holder(holder.number)
 
     def serve_lookup(self, header: CallHeader, held: Held, query: ChainQuery | None) -> LookupReply | None:
         """`lookup` for another process; without a query it only gives back. None: overtaken, or caller unknown."""
         with self._shared.lock:
-            holder = self._holders.accept_lookup(header)
+            holder = None if self._shared.closed else self._holders.accept_lookup(header)
             if holder is not None:
-                self._release_unnamed(header.holder, held)
+                self._release_unnamed(holder.number, held)
         if holder is None:
             self.stats.add("calls_refused", reason="lookup")
             return None
-        return None if query is None else self._answer(query, header.holder)
+        return None if query is None else self._answer(query, holder.number)
 
     def serve_reserve(self, header: CallHeader, held: Held, request: StoreRequest) -> Grant | None:
         """`reserve` for another process. None: the call was overtaken or is unknown."""
-        if not self._accept_store(header, held):
-            return None
-        return self._reserve(request, header.holder, header.sequence)
+        holder = self._accept_store(header, held)
+        return None if holder is None else self._reserve(request, holder.number, header.sequence)
 
     def serve_commit(
         self, header: CallHeader, held: Held, grant: GrantName, attention: FloatArray | None
     ) -> int | None:
         """`commit` for another process."""
-        if not self._accept_store(header, held):
+        holder = self._accept_store(header, held)
+        if holder is None:
             return None
-        return self._granter.commit(header.holder, grant.incarnation, grant.sequence, attention)
+        return self._granter.commit(holder.number, grant.incarnation, grant.sequence, attention)
 
     # What the node asks.
 
@@ -248,6 +252,10 @@ class TieredCache:
         with self._shared.lock:
             self._books.check()
 
+    def demote_all(self, timeout_s: float) -> bool:
+        """Move every block that nobody holds from host memory to flash; False if not all got there in time."""
+        return self._demoter.flush(timeout_s)
+
     def idle(self, timeout_s: float) -> bool:
         """Wait until no block is on its way to or from flash."""
         reads = self._promoter is None or self._promoter.idle(timeout_s)
@@ -258,6 +266,9 @@ class TieredCache:
         if self._closed.is_set():
             return
         self._closed.set()
+        with self._shared.lock:
+            self._shared.closed = True
+            self._let_go_of_leases(keep_arena)
         self._shared.pressure.set()
         if self._thread.is_alive():
             self._thread.join(CLOSE_TIMEOUT_S)
@@ -269,7 +280,16 @@ class TieredCache:
         if self._shared.flash is not None and ended:
             self._shared.flash.close()
         self._lock_file.release(unlink=True)
-        self._arena.close(unlink=not keep_arena)
+        # A read that hangs may still land in its slot: nobody else gets this arena before this process is gone.
+        if ended or not keep_arena:
+            self._arena.close(unlink=not keep_arena)
+
+    def _let_go_of_leases(self, keep_arena: bool) -> None:
+        """So that `flush` gets at what was leased. What others hold in an arena that goes on stays theirs."""
+        self._take_back(self._me)
+        if not keep_arena:
+            for holder in range(MAX_HOLDERS):
+                self._books.release(self._books.held_by(holder), holder)
 
     def _run(self) -> None:
         while not self._closed.is_set():
@@ -298,31 +318,25 @@ class TieredCache:
         self._note_namespace(request.namespace, holder)
         return self._granter.reserve(request, holder, sequence)
 
-    def _note_namespace(self, namespace: bytes, holder: int) -> None:
+    def _note_namespace(self, namespace: Namespace, holder: int) -> None:
         with self._shared.lock:
-            new = holder in self._holders and self._holders.note_namespace(holder, namespace)  # type: ignore[arg-type]
-            live = self._holders.namespaces() if new else set()
-        if new:
-            self._shared.live_namespaces(live)
+            if holder in self._holders and self._holders.note_namespace(holder, namespace):
+                self._shared.live_namespaces(self._holders.namespaces())
 
-    def _accept_store(self, header: CallHeader, held: Held) -> bool:
+    def _accept_store(self, header: CallHeader, held: Held) -> Holder | None:
         with self._shared.lock:
-            accepted = self._holders.accept_store(header) is not None
-            if accepted:
-                taken = self._granter.take_back(header.holder, held.slots)
-        if not accepted:
+            holder = None if self._shared.closed else self._holders.accept_store(header)
+            taken = self._granter.take_back(holder.number, held) if holder is not None else 0
+        if holder is None:
             self.stats.add("calls_refused", reason="store")
         elif taken:
             self.stats.add("grants_taken_back", taken, tier=Tier.HOST, reason="unnamed")
-        return accepted
+        return holder
 
     def _release_unnamed(self, holder: int, held: Held) -> None:
         have = self._books.held_by(holder)
-        if not len(have):
-            return
-        generation = np.zeros(self.num_slots, np.uint64)  # 0 is no generation of a slot that was ever given
-        generation[held.slots] = held.generations
-        self._books.release(have[generation[have] != self._arena.table.generation[have]], holder)
+        if len(have):
+            self._books.release(self._books.unnamed(have, held.slots, held.generations), holder)
 
     def _take_back_from_the_dead(self) -> None:
         """Free what the dead hold: holders whose lock is gone, and numbers in the table that nobody has."""
@@ -337,21 +351,22 @@ class TieredCache:
         if gone:
             self.stats.add("holders_lost", len(gone))
 
-    def _adopt(self, holder_path: Path) -> int:
+    def _adopt(self, holder_path: Path) -> Holder:
         with self._shared.lock:
+            if self._shared.closed:
+                raise StorageError(f"the tier of arena {self._arena.path} is closed; attach to the next one")
             known = self._holders.number_of(holder_path)
-            number = self._holders.attach(holder_path).number
+            holder = self._holders.attach(holder_path)
             if known is None:
-                self._take_back(number)  # whoever had this number before is gone, and its slots with it
-        return number
+                self._take_back(holder.number)  # whoever had this number before is gone, and its slots with it
+        return holder
 
     def _forget_holder(self, number: int) -> None:
         self._take_back(number)
         self._holders.detach(number)
 
     def _take_back(self, number: int) -> None:
-        none: SlotArray = np.empty(0, np.int64)
-        self._granter.take_back(number, none)
+        self._granter.take_back(number, Held())
         self._granter.forget(number)
         self._books.release(self._books.held_by(number), number)
 
@@ -371,5 +386,10 @@ def wait_for(mapped: arena.Arena, reply: LookupReply, deadline_s: float) -> Byte
     return answers
 
 
-def _private_path() -> Path:
-    return env.shm_dir() / f"hifc-local-{secrets.token_hex(6)}"
+def _own_path(flash_directory: Path | None) -> Path:
+    """The arena of a tier outside a cluster: found again by its flash directory, so that a killed process leaves it."""
+    if flash_directory is not None:
+        name = blake2b(str(flash_directory.resolve()).encode(), digest_size=6).hexdigest()
+        return env.shm_dir() / f"hifc-{name}-local"
+    arena.remove_dead(env.shm_dir(), _UNNAMED)
+    return env.shm_dir() / f"{_UNNAMED}{secrets.token_hex(6)}"

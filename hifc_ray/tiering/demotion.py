@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from hifc_ray import points
 from hifc_ray.errors import FlashFault
 from hifc_ray.flash import Address, FlashBlock
 from hifc_ray.policy import AdmissionPolicy, EvictionPolicy
@@ -93,36 +94,40 @@ class Demoter:
     def _evict(self, victims: SlotArray, generations: np.ndarray) -> int:
         shared, books, flash = self._shared, self._shared.books, self._shared.flash
         groups: list[SlotArray] = []
+        points.reach("tier.evict.before")
         with shared.lock:
             victims = victims[books.still_evictable(victims, generations)]
             keys = shared.keys(victims.tolist())
             backed = np.array([a is not None for a in flash.locate(keys)] if flash else [False] * len(keys), np.bool_)
-            self._drop(victims[backed], "on_flash", None)
+            dropped = self._drop(victims[backed], "on_flash", None)
             dirty = victims[~backed]
             if flash is None:
-                self._drop(dirty, "no_flash", Fate.EVICTED)
+                dropped += self._drop(dirty, "no_flash", Fate.EVICTED)
             else:
                 admitted = self._admission.admit(books.hotness.features(dirty))
-                self._drop(dirty[~admitted], "not_admitted", Fate.NOT_ADMITTED)
+                dropped += self._drop(dirty[~admitted], "not_admitted", Fate.NOT_ADMITTED)
                 # What the queue cannot take stays where it is; stores are refused meanwhile, not lost on the way.
                 leaving = dirty[admitted][: self._channel.room * GROUP_BLOCKS]
                 books.demote(leaving)
                 groups = [leaving[i : i + GROUP_BLOCKS] for i in range(0, len(leaving), GROUP_BLOCKS)]
         for group in groups:
             self._write(group)
-        return int(backed.sum()) + sum(len(group) for group in groups)
+        points.reach("tier.evict.after")
+        return dropped + sum(len(group) for group in groups)
 
-    def _drop(self, slots: SlotArray, reason: str, fate: Fate | None) -> None:
+    def _drop(self, slots: SlotArray, reason: str, fate: Fate | None) -> int:
         if not len(slots):
-            return
+            return 0
         if fate is not None:
             self._shared.fates.note(self._shared.keys(slots.tolist()), fate)
         self._shared.books.evict(slots)
         self._shared.stats.add("evicted_blocks", len(slots), tier=Tier.HOST, reason=reason)
+        return len(slots)
 
     def _write(self, slots: SlotArray) -> None:
         shared, flash, table = self._shared, self._shared.flash, self._shared.books.table
         assert flash is not None
+        points.reach("tier.demote.before")
         blocks = []
         for slot in slots.tolist():
             layout, buffer = table.layout(slot), shared.arena.slot(slot)
@@ -158,6 +163,7 @@ class Demoter:
             keys = self._written(slots)
             if error is not None:
                 shared.fates.note(keys, Fate.WRITE_FAILED)
+        points.reach("tier.demote.after")
         if error is None:
             shared.stats.add("evicted_blocks", len(keys), tier=Tier.HOST, reason="demoted")
         else:

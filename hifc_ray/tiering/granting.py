@@ -6,9 +6,11 @@ from collections import OrderedDict
 
 import numpy as np
 
-from hifc_ray.client import Grant, StoreRequest
+from hifc_ray import points
+from hifc_ray.client import Grant, StoreRequest, all_refused
+from hifc_ray.messages import Held
 from hifc_ray.tiering.shared import Shared
-from hifc_ray.types import NO_SLOT, BlockState, Fate, FloatArray, Reserve, SlotArray, Tier
+from hifc_ray.types import NO_SLOT, BlockState, Fate, FloatArray, Reserve, Tier
 
 REMEMBERED_COMMITS = 4096  # a commit that is sent again within so many is known to be done
 
@@ -27,7 +29,10 @@ class Granter:
         answers = np.full(n, Reserve.REFUSED, np.uint8)
         slots = np.full(n, NO_SLOT, np.int64)
         generations = np.zeros(n, np.uint64)
+        points.reach("tier.reserve.before")
         with shared.lock:
+            if shared.closed:
+                return all_refused(request)
             answers[books.find(request.keys) != NO_SLOT] = Reserve.PRESENT
             rows = _first_of_each(request, np.flatnonzero(answers == Reserve.REFUSED))[: books.num_free]
             if len(rows):
@@ -36,12 +41,15 @@ class Granter:
                 new = books.reserve(keys, request.namespace, request.layout, positions, holder, request.turn)
                 answers[rows], slots[rows] = Reserve.GRANTED, new
                 generations[rows] = books.table.generation[new]
+                again = (answers == Reserve.REFUSED) & (books.find(request.keys) != NO_SLOT)
+                answers[again] = Reserve.PRESENT  # named twice in one request
             refused = np.flatnonzero(answers == Reserve.REFUSED)
             shared.fates.note((request.keys[row] for row in refused), Fate.STORE_REFUSED)
             grant = Grant(shared.arena.incarnation, sequence, request, answers, slots, generations)
             if len(rows):
                 self._open[holder, sequence] = grant
             shared.press()
+        points.reach("tier.reserve.after")
         if len(refused):
             shared.stats.add("stores_refused", len(refused), tier=Tier.HOST, reason="no_room")
         return grant
@@ -49,7 +57,10 @@ class Granter:
     def commit(self, holder: int, incarnation: int, sequence: int, attention: FloatArray | None) -> int:
         """Publish a grant's slots; how many. 0, counted, for one that is unknown, aborted or of an old incarnation."""
         shared, books = self._shared, self._shared.books
+        points.reach("tier.commit.before")
         with shared.lock:
+            if shared.closed:
+                return 0
             if incarnation == shared.arena.incarnation and (holder, sequence) in self._done:
                 return self._done[holder, sequence]
             grant = self._open.pop((holder, sequence), None) if incarnation == shared.arena.incarnation else None
@@ -62,6 +73,7 @@ class Granter:
                 self._done[holder, sequence] = len(rows)
                 while len(self._done) > REMEMBERED_COMMITS:
                     self._done.popitem(last=False)
+        points.reach("tier.commit.after")
         if grant is None:
             shared.stats.add("commits_refused", tier=Tier.HOST)
             return 0
@@ -73,18 +85,17 @@ class Granter:
         """Give a grant back, unpublished; one that is not open is passed over."""
         with self._shared.lock:
             grant = self._open.pop((holder, sequence), None)
-            if grant is not None:
+            if grant is not None and not self._shared.closed:
                 rows = np.array(grant.granted)
                 self._shared.books.abort(grant.slots[rows[self._still_reserved(grant, rows, holder)]])
 
-    def take_back(self, holder: int, kept: SlotArray) -> int:
+    def take_back(self, holder: int, kept: Held) -> int:
         """Free what a holder has reserved, except `kept`; for a grant whose reply was lost, or a dead holder's. Locked.
 
         Returns the number of slots freed.
         """
         books = self._shared.books
-        lost = books.reserved_by(holder)
-        lost = lost[~np.isin(lost, kept)]
+        lost = books.unnamed(books.reserved_by(holder), kept.slots, kept.generations)
         if len(lost):
             books.abort(lost)
             gone = [

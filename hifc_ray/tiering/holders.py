@@ -20,9 +20,14 @@ from hifc_ray.types import Namespace
 
 @dataclass
 class Holder:
-    """One attached process. Calls are numbered apart for lookups and for stores, since two threads make them."""
+    """One attached process. Calls are numbered apart for lookups and for stores, since two threads make them.
+
+    `number` is its bit in the slot table and is used again after its death; `name` is what its calls carry, and is not:
+    a call that was sent before a death must not count as one of the heir's.
+    """
 
     number: int
+    name: int
     path: Path
     last_lookup: int = 0
     last_store: int = 0
@@ -42,12 +47,14 @@ class Holders:
     """All holders of one arena. The caller holds the lock."""
 
     def __init__(self, arena_path: Path, incarnation: int) -> None:
+        self._arena_path = arena_path
         self._incarnation = incarnation
         self._by_number: dict[int, Holder] = {}
+        self._num_attached = 0
         for path in sorted(arena_path.parent.glob(f"{arena_path.name}.holder-*")):
             number = _number_in(path)
             if number is not None and is_locked(path):
-                self._by_number[number] = Holder(number, path)
+                self._add(number, path)
             elif not is_locked(path):
                 path.unlink(missing_ok=True)
 
@@ -63,15 +70,20 @@ class Holders:
         known = self.number_of(path)
         if known is not None:
             return self._by_number[known]
+        if not self._is_ours(path):
+            raise StorageError(f"holder file {path} does not lie beside arena {self._arena_path} under its name")
         if not is_locked(path):
             raise StorageError(f"holder file {path} is not locked by the process that attaches")
         free = set(range(MAX_HOLDERS)) - set(self._by_number)
         if not free:
             raise StorageError(f"{MAX_HOLDERS} processes are attached to this tier; no more are allowed")
-        holder = Holder(min(free), path)
-        path.write_text(str(holder.number), encoding="ascii")
-        self._by_number[holder.number] = holder
-        return holder
+        path.write_text(str(min(free)), encoding="ascii")
+        return self._add(min(free), path)
+
+    def named(self, name: int) -> Holder | None:
+        """The holder whose calls carry this name, if it is still attached."""
+        holder = self._by_number.get(name % MAX_HOLDERS)
+        return holder if holder is not None and holder.name == name else None
 
     def detach(self, number: int) -> None:
         """Forget a holder; its slots must have been taken back."""
@@ -111,7 +123,17 @@ class Holders:
         return set().union(*(holder.namespaces for holder in self._by_number.values()))
 
     def _known(self, header: CallHeader) -> Holder | None:
-        return self._by_number.get(header.holder) if header.incarnation == self._incarnation else None
+        return self.named(header.holder) if header.incarnation == self._incarnation else None
+
+    def _add(self, number: int, path: Path) -> Holder:
+        self._num_attached += 1
+        holder = Holder(number, number + MAX_HOLDERS * self._num_attached, path)
+        self._by_number[number] = holder
+        return holder
+
+    def _is_ours(self, path: Path) -> bool:
+        # A tier that starts again looks for its holders there, and nowhere else.
+        return path.parent == self._arena_path.parent and path.name.startswith(f"{self._arena_path.name}.holder-")
 
 
 def _number_in(path: Path) -> int | None:

@@ -19,8 +19,8 @@ from hifc_ray.types import Fate, Key, Namespace
 class Shared:
     """`lock` guards books, fates, grants and holders. It is never held during I/O, copies or scoring.
 
-    Flash has its own lock inside; `FlashStore.locate` may be called under ours, everything else of it is called
-    without.
+    Flash has its own lock inside, never held during I/O: what only looks at its index or sets its live namespaces may
+    be called under ours, reads and appends are called without.
     """
 
     config: TierConfig
@@ -32,11 +32,12 @@ class Shared:
     fates: Fates = field(default_factory=Fates)
     lock: threading.Lock = field(default_factory=threading.Lock)
     pressure: threading.Event = field(default_factory=threading.Event)  # set: look at the watermarks now
+    closed: bool = False  # nobody is answered, and nobody changes the books, any more
 
     @property
     def low_slots(self) -> int:
-        """Eviction starts when fewer slots than this are free."""
-        return _ceil(self.config.host.low_watermark * self.arena.num_slots)
+        """Eviction starts when fewer slots than this are free; at the latest when none is."""
+        return max(1, _ceil(self.config.host.low_watermark * self.arena.num_slots))
 
     @property
     def high_slots(self) -> int:
@@ -59,9 +60,8 @@ class Shared:
         return [self.books.table.key(slot) for slot in slots]
 
     def live_namespaces(self, namespaces: set[Namespace]) -> None:
-        """These namespaces are in use; blocks of all others leave first. Called without the lock."""
-        with self.lock:
-            self.books.mark_foreign(namespaces)
+        """These namespaces are in use; blocks of all others leave first. Called with the lock."""
+        self.books.mark_foreign(namespaces)
         if self.flash is not None:
             self.flash.set_live_namespaces(namespaces)
 

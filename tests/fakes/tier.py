@@ -70,21 +70,19 @@ def serve(client: TierClient, numbers: Iterable[int], namespace: Namespace = OUR
     chain = list(numbers)
     reply = client.lookup(query(chain, namespace), SOON)
     resolved = client.wait(reply, WAIT_S)
-    served = [row for row in range(reply.num_usable) if resolved[row] == Lookup.HIT]
-    for row in served:
+    run = next((row for row in range(len(chain)) if resolved[row] != Lookup.HIT), len(chain))
+    for row in range(run):
         assert holds_bytes(client, int(reply.slots[row]), chain[row], namespace)
     client.release(reply.lease)
-    return [chain[row] for row in served]
+    return chain[:run]
 
 
 def in_host(tier: TieredCache, numbers: Iterable[int], namespace: Namespace = OURS) -> list[int]:
     """Which of these blocks have a slot; asked without leaving a trace in the history of accesses."""
     chain = list(numbers)
     slots = tier._books.find(keys(chain, namespace))
-    tags = tier._books.table.tag[slots]
-    return [
-        number for number, slot, tag in zip(chain, slots, tags, strict=True) if slot >= 0 and tag == tag_of(namespace)
-    ]
+    ours = (slots >= 0) & (tier._books.table.tag[slots] == tag_of(namespace))
+    return [number for number, here in zip(chain, ours, strict=True) if here]
 
 
 def on_flash(tier: TieredCache, numbers: Iterable[int], namespace: Namespace = OURS) -> list[int]:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import mmap
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -179,7 +180,7 @@ def test_killed_while_it_was_made_it_is_made_again(path: Path, monkeypatch: pyte
     def die(*_: object) -> None:
         raise Killed
 
-    monkeypatch.setattr(arena.os, "posix_fallocate", die)
+    monkeypatch.setattr(os, "posix_fallocate", die)
     with pytest.raises(Killed):
         arena.create(path, SIZE, SLOT_BYTES)
     assert path.exists()
@@ -218,7 +219,7 @@ def test_too_little_memory_names_what_is_asked_and_what_there_is(
     if reader == "memory":
         monkeypatch.setattr(arena, "available_memory_bytes", lambda: 32_000)
     else:
-        monkeypatch.setattr(arena.os, "statvfs", lambda _: Shm(32_768))
+        monkeypatch.setattr(os, "statvfs", lambda _: Shm(32_768))
     with pytest.raises(NoRoom, match=r"host\.arena_bytes needs .* (32\.0|32\.8) KB") as caught:
         arena.create(path, SIZE, SLOT_BYTES)
     assert "\n" not in str(caught.value)
@@ -252,7 +253,7 @@ def test_a_disk_that_fills_on_the_way_leaves_nothing(path: Path, monkeypatch: py
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(arena.os, "posix_fallocate", full)
+    monkeypatch.setattr(os, "posix_fallocate", full)
     with pytest.raises(NoRoom, match="No space left"):
         arena.create(path, SIZE, SLOT_BYTES)
     assert not list(path.parent.iterdir())

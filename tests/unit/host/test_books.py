@@ -65,7 +65,7 @@ def test_reserve_gives_distinct_slots_with_new_generations(books: HostBooks) -> 
 
 
 def test_a_slot_used_again_has_another_generation(books: HostBooks) -> None:
-    seen = set()
+    seen: set[tuple[int, int]] = set()
     for round_ in range(4):
         slots = publish(books, *range(round_ * SLOTS, (round_ + 1) * SLOTS))
         named = {(int(slot), int(books.table.generation[slot])) for slot in slots}

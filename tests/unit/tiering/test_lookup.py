@@ -248,7 +248,7 @@ def test_many_random_chains_agree_with_a_dictionary(tier: TieredCache) -> None:
         here = {*in_host(tier, chain), *on_flash(tier, chain)}
         run = next((i for i, number in enumerate(chain) if number not in here), length)
         reply = tier.lookup(query(chain, OURS), SOON)
-        assert reply.missed is None if run == length else reply.missed.index == run
+        assert (reply.missed.index if reply.missed is not None else length) == run
         assert reply.num_usable <= run
         resolved = tier.wait(reply, SOON)
         for row in range(reply.num_usable):
