@@ -19,6 +19,7 @@ from hifc_ray.layout import PAGE_BYTES, round_up
 from hifc_ray.types import NO_SLOT, ByteArray, Fate, FloatArray, Key, Lookup, Namespace, Reserve, Tier
 
 Name = tuple[Namespace, Key]
+_INCARNATION = 1
 
 
 @dataclass
@@ -136,8 +137,10 @@ class MemoryTier:
         with self._lock:
             for slot, generation in zip(lease.slots, lease.generations, strict=True):
                 line = self._lines[slot]
-                if line.generation != generation or line.leases == 0:
-                    continue
+                if line.generation != generation:
+                    continue  # its block failed on the way
+                if line.leases == 0:
+                    raise ValueError(f"lease of {len(lease)} slots was given back twice")
                 line.leases -= 1
                 if line.fill is not None and not line.leases:
                     self._free(int(slot))  # nobody waits for it any more; the second dictionary still has it
@@ -157,13 +160,13 @@ class MemoryTier:
                     continue
                 answers[i], slots[i], generations[i] = Reserve.GRANTED, slot, self._lines[slot].generation
             self._num_grants += 1
-            grant = Grant(1, self._num_grants, request, answers, slots, generations)
+            grant = Grant(_INCARNATION, self._num_grants, request, answers, slots, generations)
             self._grants[grant.sequence] = grant
         return grant
 
     def commit(self, grant: Grant, attention: FloatArray | None, deadline_s: float) -> int:
         with self._lock:
-            if grant.sequence not in self._grants:
+            if grant.incarnation != _INCARNATION or grant.sequence not in self._grants:
                 return 0
             for i in grant.granted:
                 self._lines[grant.slots[i]].committed = True
