@@ -29,3 +29,8 @@ def flash_dir() -> Path | None:
     """HIFC_FLASH_DIR: this node's flash directory, where nodes of one cluster have different ones."""
     own = os.environ.get("HIFC_FLASH_DIR")
     return Path(own).expanduser() if own else None
+
+
+def disable_ray_auth() -> None:
+    """For a Ray of our own on this machine: by default Ray would leave a token in the home directory for good."""
+    os.environ.setdefault("RAY_AUTH_MODE", "disabled")

@@ -41,7 +41,7 @@ class LoadedModel:
 
 def load_model(config: EngineConfig, progress: Progress | None = None) -> LoadedModel:
     """The model that the configuration names. Raises `ConfigError`, or `ModelRefused` with the property in the way."""
-    device = _device(config.device)
+    device = resolve_device(config.device)
     found = find_model(config.model, progress)
     is_local = Path(found).is_dir()
     dtype = _dtype(config.dtype, device)
@@ -128,7 +128,8 @@ def _stop_tokens(model: Any) -> frozenset[int]:
     return frozenset([stop] if isinstance(stop, int) else stop)
 
 
-def _device(name: str) -> torch.device:
+def resolve_device(name: str) -> torch.device:
+    """The device that a configuration names; `auto` is CUDA where torch sees one. Raises `ConfigError`."""
     available = torch.cuda.is_available()
     if name == "auto":
         return torch.device("cuda" if available else "cpu")

@@ -1,0 +1,167 @@
+"""What the demo stands on: directories, Ray, actors. What it sets up it takes down again, whatever happens."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import shutil
+import signal
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray.exceptions import RayError
+
+from hifc_ray import env
+from hifc_ray.actors import cluster, connection, names
+from hifc_ray.actors.calls import ask
+from hifc_ray.config import Config
+from hifc_ray.demo.places import RAY_PARENT, parent_on_disk
+from hifc_ray.engine.preview import preview
+from hifc_ray.errors import ConfigError, HifcError, NoRoom, TierUnavailable
+from hifc_ray.flash import FlashStore
+from hifc_ray.health import readings
+from hifc_ray.health.checks import check_memory, check_shared_memory
+from hifc_ray.health.verdict import Level
+from hifc_ray.stats import Stats
+
+Say = Callable[[str], None]
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+@dataclass(frozen=True)
+class Stage:
+    """What is up."""
+
+    engine: Any
+    tier: Any
+    about: dict[str, Any]  # the engine, as it says of itself
+    scratch: Path  # gone at the end
+    places: dict[str, str]
+
+
+@contextlib.contextmanager
+def stage(config: Config, address: str | None, keep: bool, say: Say) -> Iterator[Stage]:
+    """One engine and the tiers, ready; with `keep` they stay. Raises `ConfigError`, `StorageError` for bad sizes and
+    places.
+
+    Without an address (or RAY_ADDRESS) a Ray of its own is started, and none that runs already is used.
+    """
+    with contextlib.ExitStack() as stack:
+        stack.callback(_heed_signals, {number: signal.getsignal(number) for number in _SIGNALS})
+        try:
+            yield from _set_up(stack, config, address, keep, say)
+        finally:
+            _heed_signals(dict.fromkeys(_SIGNALS, signal.SIG_IGN))  # an impatient second Ctrl-C must not leave things
+
+
+def _set_up(stack: contextlib.ExitStack, config: Config, address: str | None, keep: bool, say: Say) -> Iterator[Stage]:
+    scratch = Path(tempfile.mkdtemp(prefix="hifc-demo-", dir=parent_on_disk()))
+    flash = config.tier.flash.directory
+    stack.callback(_remove, scratch, spare=scratch / "flash" if keep else None)
+    config = _with_flash(config, scratch)
+    say(f"model {config.engine.model}")
+    layout = preview(config.engine, say)
+    own = not (address or env.ray_address())
+    if own:
+        _check_places(config, layout.block_bytes)
+    namespace = names.NAMESPACE if own else f"{names.NAMESPACE}-demo-{secrets.token_hex(3)}"
+    joined = _start(stack, namespace, keep, say) if own else _join(stack, address, namespace)
+    if not keep:
+        stack.callback(_take_down, namespace, flush=flash is not None, say=say)
+    say(f"Ray {joined}; starting policy, manager and cache tier")
+    cluster.up(config.tier, layout.block_bytes, namespace)
+    node = ray.get_runtime_context().get_node_id()
+    tier = names.find(names.tier(node), namespace)
+    if tier is None:
+        raise ConfigError("this node has no tier role in its Ray cluster; run the demo on one that has")
+    say("starting the engine")
+    engine, about = cluster.start_engine(config.engine, 0, namespace, node_id=node, detached=keep)
+    places = {
+        "Ray": str(joined),
+        "arena": str(ask(tier.arena_path.remote(), cluster.ANSWER_DEADLINE_S)),
+        "flash": f"{config.tier.flash.directory}" + ("" if keep or flash else ", removed at the end"),
+    }
+    yield Stage(engine, tier, about, scratch, places)
+    if keep:
+        _tell_what_stays(joined, namespace, say)
+
+
+def _with_flash(config: Config, scratch: Path) -> Config:
+    """With an absolute flash directory: actors run elsewhere. The given one, or an empty one of the demo's own."""
+    flash = config.tier.flash
+    directory = flash.directory
+    if directory is None:
+        directory = scratch / "flash"
+        directory.mkdir(mode=0o700)
+    return replace(config, tier=replace(config.tier, flash=replace(flash, directory=directory.absolute())))
+
+
+def _check_places(config: Config, slot_bytes: int) -> None:
+    """Raise at once what the tier would raise in its actor, where starting a Ray for it would only take time."""
+    FlashStore(config.tier.flash, slot_bytes, Stats()).close()
+    reading, arena_bytes = readings.memory(env.shm_dir()), config.tier.host.arena_bytes
+    for check in (check_shared_memory, check_memory):
+        verdict = check(reading, arena_bytes)
+        if verdict.level is Level.FAIL:
+            raise NoRoom(f"host.arena_bytes is {arena_bytes}: {verdict.what}; {verdict.advice}")
+
+
+def _join(stack: contextlib.ExitStack, address: str | None, namespace: str) -> connection.Connection:
+    stack.callback(connection.leave)
+    try:
+        return connection.join(address, namespace)
+    except TierUnavailable as error:
+        raise ConfigError(str(error)) from error
+
+
+def _start(stack: contextlib.ExitStack, namespace: str, keep: bool, say: Say) -> connection.Connection:
+    say("starting Ray on this machine")
+    temp_dir = Path(tempfile.mkdtemp(prefix="hifc-ray-", dir=RAY_PARENT))
+    if keep:
+        stack.callback(connection.leave)
+        return connection.start_lasting(namespace, temp_dir)
+    stack.callback(_remove, temp_dir)
+    stack.callback(connection.leave)
+    joined = connection.start_local(namespace, temp_dir)
+    # Should taking down fail, Ray's processes end with Ray, and only then is nothing in shared memory in use.
+    stack.callback(cluster.sweep, cluster.arena_here(namespace))
+    stack.callback(connection.leave)
+    return joined
+
+
+def _take_down(namespace: str, flush: bool, say: Say) -> None:
+    say("stopping")
+    try:
+        cluster.down(namespace, flush=flush)
+    except (HifcError, RayError) as error:
+        say(f"the actors did not stop as they should: {error}")
+
+
+def _tell_what_stays(joined: connection.Connection, namespace: str, say: Say) -> None:
+    where = f"--address {joined.address} --namespace {namespace}"
+    say(f"still running: hifc status {where}")
+    say(f"to stop it: hifc down {where}" + ("; ray stop" if joined.started else ""))
+
+
+def _remove(directory: Path, spare: Path | None = None) -> None:
+    """Remove a directory, but for one that it holds."""
+    if spare is None or not spare.exists():
+        shutil.rmtree(directory, ignore_errors=True)
+        return
+    for path in directory.iterdir():
+        if path.is_dir() and path != spare:
+            shutil.rmtree(path, ignore_errors=True)
+        elif path != spare:
+            path.unlink(missing_ok=True)
+
+
+def _heed_signals(handlers: dict[signal.Signals, Any]) -> None:
+    if threading.current_thread() is threading.main_thread():
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
