@@ -110,7 +110,7 @@ def engine(tier: TieredCache) -> Iterator[Process]:
     made = Process(tier)
     yield made
     if made.child.poll() is None:
-        made.end()
+        made.kill()
 
 
 def sweep(tier: TieredCache, clock: ManualClock) -> None:

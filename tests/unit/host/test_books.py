@@ -172,6 +172,18 @@ def test_given_up_slots_are_out_of_use_until_the_io_returns(books: HostBooks) ->
     books.check()
 
 
+def test_a_given_up_slot_waits_for_all_of_its_io(books: HostBooks) -> None:
+    slots = reserve(books, 1, writer=TIER_WRITER)
+    books.reading(slots)
+    books.reading(slots)
+    books.give_up(slots)
+    books.read_returned(slots)
+    assert (books.num_free, books.counts()["quarantined"]) == (SLOTS - 1, 1)
+    books.read_returned(slots)
+    assert books.num_free == SLOTS
+    books.check()
+
+
 def test_a_block_that_somebody_holds_outlives_a_late_write(books: HostBooks) -> None:
     slots = publish(books, 1)
     books.demote(slots)
