@@ -46,7 +46,8 @@ class Hotness:
     def touch(self, rows: SlotArray, turn: int) -> None:
         """These blocks were asked for, together: they share one moment, which is their last access."""
         self.now += len(rows)
-        self._grown[rows] += self._weight()
+        weight = self._weight()  # first: it may rescale what it is added to
+        self._grown[rows] += weight
         self.previous[rows] = self.last[rows]
         self.last[rows] = self.now
         self.turn[rows] = turn

@@ -76,3 +76,11 @@ def test_features_are_a_snapshot(hotness: Hotness) -> None:
     features = hotness.features(rows(0))
     hotness.touch(rows(0), turn=7)
     assert (features.last_access[0], features.turn[0], features.now) == (1, 0, 1)
+
+
+def test_the_count_is_the_same_however_long_ago_it_began() -> None:
+    hotness = Hotness(2, half_life=1.0)
+    for _ in range(2000):  # the weight of an access is rescaled every 433 of them
+        hotness.touch(rows(0), turn=0)
+        assert hotness.features(rows(0)).frequency[0] <= 2.0
+    assert hotness.features(rows(0)).frequency[0] == pytest.approx(2.0)
