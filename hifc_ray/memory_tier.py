@@ -34,7 +34,7 @@ class _Line:
 
 
 class MemoryTier:
-    """Answers to `TierClient`. Safe from any thread; every call returns at once."""
+    """Answers to `TierClient`. Safe from any thread; only `wait` waits."""
 
     def __init__(
         self, slot_bytes: int, num_slots: int, window: int | None = None, *, keep_evicted: bool = False
@@ -49,6 +49,7 @@ class MemoryTier:
         self._grants: dict[int, Grant] = {}
         self._num_grants = 0
         self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)  # what `wait` waits for
         self.attention: dict[Name, float] = {}  # of each block, as committed
         self.num_lookups = 0
 
@@ -115,18 +116,22 @@ class MemoryTier:
 
     def wait(self, reply: LookupReply, deadline_s: float) -> ByteArray:
         answers = reply.answers.copy()
-        with self._lock:
-            for i in np.flatnonzero(answers == Lookup.PENDING):
-                line = self._lines[reply.slots[i]]
-                if line.fill is not None:
-                    start = int(reply.slots[i]) * self._slot_bytes
-                    self._memory[start : start + len(line.fill)] = line.fill
-                    line.fill, line.committed = None, True
-                if line.generation != reply.generations[i]:
-                    answers[i] = Lookup.MISS
-                elif line.committed:
-                    answers[i] = Lookup.HIT
+        with self._changed:
+            self._changed.wait_for(lambda: self._resolve(reply, answers), deadline_s)
         return answers
+
+    def _resolve(self, reply: LookupReply, answers: ByteArray) -> bool:
+        for i in np.flatnonzero(answers == Lookup.PENDING):
+            line = self._lines[reply.slots[i]]
+            if line.fill is not None:
+                start = int(reply.slots[i]) * self._slot_bytes
+                self._memory[start : start + len(line.fill)] = line.fill
+                line.fill, line.committed = None, True
+            if line.generation != reply.generations[i]:
+                answers[i] = Lookup.MISS
+            elif line.committed:
+                answers[i] = Lookup.HIT
+        return not (answers == Lookup.PENDING).any()
 
     def holds(self, lease: Lease) -> bool:
         with self._lock:
@@ -172,6 +177,7 @@ class MemoryTier:
                 self._lines[grant.slots[i]].committed = True
                 if attention is not None:
                     self.attention[grant.request.namespace, grant.request.keys[i]] = float(attention[i])
+            self._changed.notify_all()
             return len(grant.granted)
 
     def abort(self, grant: Grant) -> None:
@@ -236,3 +242,4 @@ class MemoryTier:
         del self._where[line.name]  # type: ignore[arg-type]
         line.name, line.committed, line.leases, line.fill = None, False, 0, None
         line.generation += 1
+        self._changed.notify_all()
