@@ -33,7 +33,7 @@ def compare(
     if first is None and len(tokens) != len(again):
         first = min(len(tokens), len(again))
     steps = min(len(logits), len(logits_again)) if first is None else min(first + 1, len(logits), len(logits_again))
-    difference = np.abs(logits[:steps].astype(np.float64) - logits_again[:steps])
-    same = logits[:steps] == logits_again[:steps]  # infinite ones too, whose difference is not a number
-    largest = float(np.where(same, 0.0, difference).max(initial=0.0))
+    differs = logits[:steps] != logits_again[:steps]  # not so infinite ones, whose difference is not a number
+    difference = np.abs(logits[:steps][differs].astype(np.float64) - logits_again[:steps][differs])
+    largest = float(difference.max(initial=0.0))
     return Compared(first is None, first, steps, largest, min(margins))

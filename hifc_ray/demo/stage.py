@@ -63,7 +63,7 @@ def stage(config: Config, address: str | None, keep: bool, say: Say) -> Iterator
 def _set_up(stack: contextlib.ExitStack, config: Config, address: str | None, keep: bool, say: Say) -> Iterator[Stage]:
     scratch = Path(tempfile.mkdtemp(prefix="hifc-demo-", dir=parent_on_disk()))
     flash = config.tier.flash.directory
-    stack.callback(_remove, scratch, spare=scratch / "flash" if keep else None)
+    stack.push(_at_end(lambda: _remove(scratch), only_on_failure=keep))
     config = _with_flash(config, scratch)
     say(f"model {config.engine.model}")
     layout = preview(config.engine, say)
@@ -72,8 +72,8 @@ def _set_up(stack: contextlib.ExitStack, config: Config, address: str | None, ke
         _check_places(config, layout.block_bytes)
     namespace = names.NAMESPACE if own else f"{names.NAMESPACE}-demo-{secrets.token_hex(3)}"
     joined = _start(stack, namespace, keep, say) if own else _join(stack, address, namespace)
-    if not keep:
-        stack.callback(_take_down, namespace, flush=flash is not None, say=say)
+    _heed_signals({signal.SIGTERM: _end})  # Ray has put a handler of its own there, which aborts
+    stack.push(_at_end(lambda: _take_down(namespace, flash is not None, say), only_on_failure=keep))
     say(f"Ray {joined}; starting policy, manager and cache tier")
     cluster.up(config.tier, layout.block_bytes, namespace)
     node = ray.get_runtime_context().get_node_id()
@@ -89,7 +89,9 @@ def _set_up(stack: contextlib.ExitStack, config: Config, address: str | None, ke
     }
     yield Stage(engine, tier, about, scratch, places)
     if keep:
-        _tell_what_stays(joined, namespace, say)
+        for path in scratch.glob("*.npy"):
+            path.unlink()
+        _tell_what_stays(joined, namespace, scratch, say)
 
 
 def _with_flash(config: Config, scratch: Path) -> Config:
@@ -124,6 +126,8 @@ def _start(stack: contextlib.ExitStack, namespace: str, keep: bool, say: Say) ->
     say("starting Ray on this machine")
     temp_dir = Path(tempfile.mkdtemp(prefix="hifc-ray-", dir=RAY_PARENT))
     if keep:
+        stack.push(_at_end(lambda: _remove(temp_dir), only_on_failure=True))
+        stack.push(_at_end(lambda: connection.stop_lasting(temp_dir), only_on_failure=True))
         stack.callback(connection.leave)
         return connection.start_lasting(namespace, temp_dir)
     stack.callback(_remove, temp_dir)
@@ -135,6 +139,16 @@ def _start(stack: contextlib.ExitStack, namespace: str, keep: bool, say: Say) ->
     return joined
 
 
+def _at_end(do: Callable[[], None], *, only_on_failure: bool) -> Callable[..., None]:
+    """An exit callback of an `ExitStack`, for all ends or for those by an exception (Ctrl-C is one)."""
+
+    def at_end(kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None or not only_on_failure:
+            do()
+
+    return at_end
+
+
 def _take_down(namespace: str, flush: bool, say: Say) -> None:
     say("stopping")
     try:
@@ -143,22 +157,18 @@ def _take_down(namespace: str, flush: bool, say: Say) -> None:
         say(f"the actors did not stop as they should: {error}")
 
 
-def _tell_what_stays(joined: connection.Connection, namespace: str, say: Say) -> None:
+def _tell_what_stays(joined: connection.Connection, namespace: str, scratch: Path, say: Say) -> None:
     where = f"--address {joined.address} --namespace {namespace}"
     say(f"still running: hifc status {where}")
-    say(f"to stop it: hifc down {where}" + ("; ray stop" if joined.started else ""))
+    say(f"to stop it: hifc down {where}" + ("; ray stop" if joined.started else "") + f"; rm -r {scratch}")
 
 
-def _remove(directory: Path, spare: Path | None = None) -> None:
-    """Remove a directory, but for one that it holds."""
-    if spare is None or not spare.exists():
-        shutil.rmtree(directory, ignore_errors=True)
-        return
-    for path in directory.iterdir():
-        if path.is_dir() and path != spare:
-            shutil.rmtree(path, ignore_errors=True)
-        elif path != spare:
-            path.unlink(missing_ok=True)
+def _remove(directory: Path) -> None:
+    shutil.rmtree(directory, ignore_errors=True)
+
+
+def _end(number: int, _frame: object) -> None:
+    raise SystemExit(128 + number)
 
 
 def _heed_signals(handlers: dict[signal.Signals, Any]) -> None:
