@@ -1,0 +1,1 @@
+"""What `hifc bench` measures: ratios against a reference in the same run."""
