@@ -6,17 +6,20 @@ rest is computed; a copy that has not returned by then keeps its lease and its p
 
 from __future__ import annotations
 
+import logging
 import time
 from dataclasses import dataclass
 
 from hifc_ray import points
-from hifc_ray.client import NO_LEASE, ChainQuery, Lease, LookupReply, Missed, TierClient
+from hifc_ray.client import NO_LEASE, ChainQuery, Lease, LookupReply, Missed, TierClient, all_missed
 from hifc_ray.config import EngineConfig
 from hifc_ray.device.copies import Copies, Ticket
 from hifc_ray.device.pool import BlockPool
 from hifc_ray.engine.sequence import Sequence
 from hifc_ray.stats import Stats
 from hifc_ray.types import NO_SLOT, Fate, Lookup, Tier
+
+log = logging.getLogger(__name__)
 
 _RETRY_PAUSE_S = 0.005  # before a tier without room is asked again
 
@@ -53,6 +56,15 @@ class Loader:
     def start(self, sequence: Sequence) -> Load:
         """Ask the tiers for the blocks of `sequence` that are not ready; `advance` does the rest."""
         return Load(self, sequence)
+
+    def lookup(self, query: ChainQuery) -> LookupReply:
+        """Ask the tiers. A client is not to raise; a bug in one costs a recompute like any other fault."""
+        try:
+            return self.client.lookup(query, self.config.call_deadline_s)
+        except Exception:
+            log.exception("looking %d blocks up failed", len(query.keys))
+            self.stats.add("lookup_failures")
+            return all_missed(query, Fate.UNREACHABLE)
 
     def leave(self, copies: list[_Copy], lease: Lease) -> None:
         """Keep a lease and pinned blocks until these copies have returned."""
@@ -136,7 +148,7 @@ class Load:
             continued=self._num_asked > 0,
         )
         self._asked_s = time.monotonic()
-        self._reply = reply = self._loader.client.lookup(query, self._loader.config.call_deadline_s)
+        self._reply = reply = self._loader.lookup(query)
         self._num_asked += 1
         for index in range(reply.num_usable):
             if reply.slots[index] == NO_SLOT:
