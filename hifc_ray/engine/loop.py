@@ -183,7 +183,7 @@ class Engine:
                 sequence.namespace = None
 
     def forget_pool(self) -> int:
-        """Free the blocks of the pool that no request uses, so that the tiers are asked; returns how many there were."""
+        """Free the pool blocks that no request uses, so that the tiers are asked; returns how many there were."""
         with self._step_lock:
             self._collect()
             return self.pool.forget()
