@@ -6,6 +6,7 @@ import logging
 import os
 import queue
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -15,14 +16,17 @@ import ray
 from hifc_ray.actors import names
 from hifc_ray.actors.client import RayTierClient
 from hifc_ray.config import EngineConfig
+from hifc_ray.engine import chat
 from hifc_ray.engine.loop import Engine
 from hifc_ray.engine.prompts import Prompt
 from hifc_ray.engine.sampling import SamplingParams
 from hifc_ray.engine.sequence import Result
-from hifc_ray.errors import ConfigError, HifcError
+from hifc_ray.errors import HifcError
 
 CONNECT_S = 10.0  # how long a new actor waits for its node's tier before it goes on without one
 IDLE_S = 0.2  # how often an idle engine tells the tier what it has given back
+BUSY_FLUSH_S = 1.0  # the same for a busy one: others must not wait for slots that it needs no more
+LEFT_S = 0.2  # how often a waiting call looks whether its caller has left
 
 log = logging.getLogger(__name__)
 
@@ -42,17 +46,15 @@ class InferenceActor:
         self._client = RayTierClient(lambda: names.find(names.tier(node_id), namespace))
         try:
             self._engine = Engine(config, self._client)
-            if self._client.connected(CONNECT_S) and self._client.slot_bytes < self._engine.layout.block_bytes:
-                raise ConfigError(
-                    f"a block of {config.model} is {self._engine.layout.block_bytes} bytes; the slots of this node's "
-                    f"tier are {self._client.slot_bytes}: start the tier for this model"
-                )
+            self._client.require(self._engine.layout.block_bytes)
+            self._client.connected(CONNECT_S)
         except BaseException:
             self._client.close()
             raise
-        self._done: dict[int, queue.SimpleQueue[Any]] = {}
+        self._events: dict[int, queue.SimpleQueue[Any]] = {}  # of each request whose result is not handed out yet
         self._wake = threading.Event()
         self._closing = threading.Event()
+        self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="hifc-engine", daemon=True)
         self._thread.start()
 
@@ -60,14 +62,20 @@ class InferenceActor:
         return f"Inference[{self._node_id[:8]}]"
 
     def generate(self, prompt: Prompt, params: SamplingParams | None = None) -> Result:
-        """Answer one prompt (text or token ids). Calls that wait together decode together. Raises `RequestRefused`."""
-        for item in self._follow(prompt, params, tokens=False):
-            if isinstance(item, Result):
-                return item
-        raise HifcError("the engine was closed before this request was done")
+        """Answer one prompt (text or token ids). Calls that wait together decode together. Raises `RequestRefused`.
+
+        `ray.cancel` on the call stops the request; its result then says `cancelled`.
+        """
+        *_, result = self._follow(prompt, params, tokens=False)
+        assert isinstance(result, Result)
+        return result
 
     def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> Iterator[int | Result]:
-        """Token ids as they come, then the `Result`. Call with `num_returns="streaming"`; leaving it cancels."""
+        """Token ids as they come, then the `Result`. Call with `num_returns="streaming"`, best through `calls.follow`.
+
+        `ray.cancel` on the generator stops the request. Ray does not say that a generator was merely dropped: such a
+        request runs to its end.
+        """
         yield from self._follow(prompt, params, tokens=True)
 
     @ray.method(concurrency_group="control")
@@ -99,9 +107,11 @@ class InferenceActor:
     def encode(self, messages: list[dict[str, str]] | str) -> list[int]:
         """Token ids of a text, or of chat messages with the prompt for the next answer."""
         tokenizer = self._engine.tokenizer
-        if isinstance(messages, str):
-            return list(tokenizer(messages)["input_ids"])
-        return list(tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False))
+        return chat.encode(tokenizer, messages) if isinstance(messages, str) else chat.first_turn(tokenizer, messages)
+
+    def encode_next(self, question: str) -> list[int]:
+        """Token ids that go between an answer of a chat and the next; see `chat.next_prompt`."""
+        return chat.next_turn(self._engine.tokenizer, question)
 
     @ray.method(concurrency_group="control")
     def close(self) -> None:
@@ -116,42 +126,61 @@ class InferenceActor:
         events: queue.SimpleQueue[Any] = queue.SimpleQueue()
         on_token = (lambda _, token: events.put(token)) if tokens else None
         number = self._engine.submit(prompt, params, on_token)
-        self._done[number] = events
+        self._events[number] = events
         self._wake.set()
         finished = False
         try:
-            while True:
-                item = events.get()
-                if isinstance(item, BaseException):
+            while not finished:
+                item = self._next(events, number)
+                if isinstance(item, Exception):
                     raise HifcError(f"the engine failed: {item}") from item
                 finished = isinstance(item, Result)
                 yield item
-                if finished:
-                    return
         finally:
             if not finished:
                 self._engine.cancel(number)
+                self._wake.set()
+
+    def _next(self, events: queue.SimpleQueue[Any], number: int) -> Any:
+        """The next event of a request. A caller that has left does not get one, but the engine stops for it."""
+        while True:
+            try:
+                return events.get(timeout=LEFT_S)
+            except queue.Empty:
+                pass
+            if self._ended.is_set() and events.empty():
+                return HifcError("it was closed before this request was done")
+            if ray.get_runtime_context().is_canceled():
+                self._engine.cancel(number)
+                self._wake.set()
 
     def _run(self) -> None:
+        flushed_s = time.monotonic()
         while not self._closing.is_set():
-            try:
-                worked = self._engine.step()
-            except Exception as error:
-                log.exception("a step of the engine failed")
-                self._tell(error)
-                continue
-            self._tell(None)
-            if not worked:
+            worked, failure = self._step()
+            self._tell(failure)
+            if not worked or time.monotonic() - flushed_s >= BUSY_FLUSH_S:
                 self._client.flush()
+                flushed_s = time.monotonic()
+            if not worked:
                 self._wake.wait(IDLE_S)
                 self._wake.clear()
-        self._tell(HifcError("the engine was closed"))
+        self._ended.set()
 
-    def _tell(self, error: Exception | None) -> None:
-        """Hand finished results, or an error, to who waits."""
-        for number, events in list(self._done.items()):
-            outcome = self._engine.result(number)
-            if outcome is None and error is None:
-                continue
-            self._done.pop(number, None)
-            events.put(outcome if error is None else error)
+    def _step(self) -> tuple[bool, Exception | None]:
+        try:
+            return self._engine.step(), None
+        except Exception as error:
+            log.exception("a step of the engine failed")
+            return False, error
+
+    def _tell(self, failure: Exception | None) -> None:
+        """Hand out what has finished. A step that failed has ended the requests it was about; if none, all are told."""
+        waiting = list(self._events.items())
+        ended = [(number, events, result) for number, events in waiting if (result := self._engine.result(number))]
+        for number, events, result in ended:
+            del self._events[number]
+            events.put(failure if failure is not None and result.finish_reason == "error" else result)
+        if failure is not None and not ended:
+            for _, events in waiting:
+                events.put(failure)

@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import ray
+from ray.exceptions import RayError
 
 from hifc_ray import env
+from hifc_ray.actors.calls import translated
 
 NAMESPACE = "hifc"
 ROLE_LABEL = "hifc.io/role"
@@ -16,6 +18,7 @@ TIER_ROLES = ("gpu", "cache")
 
 POLICY = "hifc-policy"
 MANAGER = "hifc-manager"
+ENGINE_PREFIX = "hifc-engine-"
 
 
 def tier(node_id: str) -> str:
@@ -25,7 +28,7 @@ def tier(node_id: str) -> str:
 
 def engine(model: str, number: int) -> str:
     """Actor name of an inference actor."""
-    return f"hifc-engine-{model.strip('/').replace('/', '-')}-{number}"
+    return f"{ENGINE_PREFIX}{model.strip('/').replace('/', '-')}-{number}"
 
 
 def arena_path(session: str, namespace: str, node_id: str) -> Path:
@@ -35,8 +38,10 @@ def arena_path(session: str, namespace: str, node_id: str) -> Path:
 
 
 def find(name: str, namespace: str) -> Any | None:
-    """Handle of a live named actor, or None."""
+    """Handle of a live named actor, or None. Raises `TierUnavailable` if the cluster's head cannot say."""
     try:
         return ray.get_actor(name, namespace=namespace)
     except ValueError:
         return None
+    except RayError as error:  # the head does not answer: it may know the actor, but nobody can say
+        raise translated(error) from error

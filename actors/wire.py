@@ -15,9 +15,10 @@ from hifc_ray.messages import CallHeader, Held
 from hifc_ray.types import KEY_BYTES, NO_SLOT, Fate, Key, Namespace
 
 _HEADER = struct.Struct("<3q2I")  # holder, incarnation, sequence; slots held, keys asked for
-_QUERY = struct.Struct("<4I?Bq32sH")  # layout, continued, dtype, turn, namespace, bytes of the session's name
+_QUERY = struct.Struct("<4I?Bq32sI")  # layout, continued, dtype, turn, namespace, bytes of the session's name
 _REPLY = struct.Struct("<IqB")  # keys; index of the first miss (-1: none), its fate
 _DTYPES = tuple(DTYPE_BYTES)
+_ANY_TEXT = "surrogatepass"  # a session's name comes from users: no name may fail a lookup
 
 
 def pack_lookup(header: CallHeader, held: Held, query: ChainQuery | None) -> bytes:
@@ -29,7 +30,7 @@ def pack_lookup(header: CallHeader, held: Held, query: ChainQuery | None) -> byt
         held.generations.tobytes(),
     ]
     if query is not None:
-        layout, session = query.layout, query.session.encode()
+        layout, session = query.layout, query.session.encode(errors=_ANY_TEXT)
         shape = (layout.layers, layout.kv_heads, layout.head_dim, layout.block_tokens)
         dtype = _DTYPES.index(layout.dtype)
         parts += [_QUERY.pack(*shape, query.continued, dtype, query.turn, query.namespace, len(session)), session]
@@ -52,7 +53,7 @@ def unpack_lookup(data: bytes) -> tuple[CallHeader, Held, ChainQuery | None]:
         data, at
     )
     at += _QUERY.size
-    session = data[at : at + session_bytes].decode()
+    session = data[at : at + session_bytes].decode(errors=_ANY_TEXT)
     at += session_bytes
     in_gpu = np.frombuffer(data, np.bool_, num_keys, at)
     at += num_keys

@@ -77,7 +77,7 @@ def create(path: Path, arena_bytes: int, slot_bytes: int) -> Arena:
             f"host.arena_bytes is {arena_bytes}; a slot of this model is {format_bytes(slot_bytes)}, so at least "
             f"{2 * slot_bytes} are needed"
         )
-    lock = FileLock(path.with_name(path.name + ".lock"))
+    lock = FileLock(lock_path(path))
     try:
         if not lock.acquire():
             raise DirectoryLocked(f"arena {path} is owned by a live process; stop that one or choose another name")
@@ -110,6 +110,11 @@ def attach(path: Path) -> Arena:
     """The arena of a running tier, mapped whole, for an engine. Raises `ForeignFiles` or `NewerFormat`."""
     num_slots, slot_bytes, incarnation = _read_header(path)
     return Arena(path, _map(path), num_slots, slot_bytes, incarnation)
+
+
+def lock_path(path: Path) -> Path:
+    """The file that the owner of the arena at `path` keeps locked while it lives."""
+    return path.with_name(path.name + ".lock")
 
 
 def data_offset(num_slots: int) -> int:
