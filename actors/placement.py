@@ -54,10 +54,11 @@ def inference(
     num_gpus: float = 0,
     num_engines: int = 1,
     node_id: str | None = None,
+    detached: bool = False,
 ) -> Any:
     """An inference actor, one of `num_engines` of its node; on `node_id`, or wherever its CPUs and GPUs are to be had.
 
-    It lives as long as its handle.
+    It lives as long as its handle; if `detached`, until it is killed, and there is one of its name.
     """
     options: dict[str, Any] = {
         "name": name,
@@ -67,6 +68,8 @@ def inference(
         "max_restarts": 0,
         "max_concurrency": 64,
     }
+    if detached:
+        options |= {"lifetime": "detached", "get_if_exists": True}
     if node_id is not None:
         options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(node_id, soft=False)
     return ray.remote(**_GROUPS)(InferenceActor).options(**options).remote(config, namespace, num_engines=num_engines)

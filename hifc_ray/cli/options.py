@@ -14,3 +14,5 @@ FlashBytes = Annotated[str | None, typer.Option("--flash-bytes", help="The most 
 FlashDir = Annotated[Path | None, typer.Option("--flash-dir", help="Directory of its own for blocks on flash.")]
 Device = Annotated[str | None, typer.Option("--device", help="auto, cpu, cuda or cuda:N.")]
 Model = Annotated[str | None, typer.Option("--model", help="smollm2, a path, or a model of the Hugging Face hub.")]
+Address = Annotated[str | None, typer.Option("--address", help="host:port of a Ray cluster; default: RAY_ADDRESS.")]
+Namespace = Annotated[str, typer.Option("--namespace", help="Ray namespace of the actors.")]

@@ -1,0 +1,76 @@
+"""`hifc up`: policy actor, cache tiers and engines on a running cluster."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Annotated
+
+import typer
+
+from hifc_ray import config
+from hifc_ray.cli.options import (
+    Address,
+    ConfigFile,
+    Device,
+    FlashBytes,
+    FlashDir,
+    GpuBytes,
+    HostBytes,
+    Model,
+    Namespace,
+)
+from hifc_ray.cli.output import Json, results_on_stdout, say, to_json
+
+Engines = Annotated[
+    int | None, typer.Option("--engines", help="Inference actors; default: one per GPU, or one without GPUs.", min=0)
+]
+
+
+def up(
+    config_file: ConfigFile = None,
+    model: Model = None,
+    device: Device = None,
+    gpu_bytes: GpuBytes = None,
+    host_bytes: HostBytes = None,
+    flash_bytes: FlashBytes = None,
+    flash_dir: FlashDir = None,
+    engines: Engines = None,
+    address: Address = None,
+    namespace: Namespace = "hifc",
+    as_json: Json = False,
+) -> None:
+    """Start what is missing on a running Ray cluster; safe to repeat. It stays until `hifc down`."""
+    values = {
+        "engine.model": model,
+        "engine.device": device,
+        "engine.gpu_bytes": gpu_bytes,
+        "tier.host.arena_bytes": host_bytes,
+        "tier.flash.limit_bytes": flash_bytes,
+        "tier.flash.directory": flash_dir,
+    }
+    settings = config.load(config_file, values)
+    with results_on_stdout(as_json) as results:
+        from hifc_ray.actors import cluster, connection
+        from hifc_ray.engine.preview import preview
+
+        directory = settings.tier.flash.directory
+        if directory is not None:  # actors run in directories of their own
+            flash = replace(settings.tier.flash, directory=directory.absolute())
+            settings = replace(settings, tier=replace(settings.tier, flash=flash))
+        try:
+            joined = connection.join(address, namespace)
+            say(f"Ray {joined}; starting policy, manager and cache tiers")
+            layout = preview(settings.engine, say)
+            nodes = cluster.up(settings.tier, layout.block_bytes, namespace)
+            say("starting engines")
+            names = cluster.start_engines(settings.engine, engines, namespace)
+        finally:
+            connection.leave()
+        if as_json:
+            print(
+                to_json({"ray": joined.address, "namespace": namespace, "tiers": nodes, "engines": names}), file=results
+            )
+        else:
+            print(
+                f"up on {joined.address}: {len(nodes)} cache tiers, {len(names)} engines ({', '.join(names) or 'none'})"
+            )
