@@ -26,7 +26,7 @@ from hifc_ray.locks import is_locked
 from hifc_ray.messages import CallHeader, GrantName, Held
 from hifc_ray.stats import Stats
 from hifc_ray.tiering.cache import wait_for
-from hifc_ray.types import ByteArray, Fate, FloatArray, Tier
+from hifc_ray.types import BoolArray, ByteArray, Fate, FloatArray, Tier
 
 MAX_TIMEOUTS = 3  # calls in a row without an answer after which the tier counts as gone; one slow call is ordinary
 FLUSH_DEADLINE_S = 0.5
@@ -102,11 +102,11 @@ class RayTierClient:
             return reply.answers
         return wait_for(mapped.arena, reply, deadline_s)
 
-    def holds(self, lease: Lease) -> bool:
+    def holds(self, lease: Lease) -> BoolArray:
         mapped = self._mapped
         if mapped is None or id(lease) not in self._taken:
-            return not len(lease)
-        return bool((mapped.arena.table.generation[lease.slots] == lease.generations).all())
+            return np.zeros(len(lease), np.bool_)
+        return mapped.arena.table.generation[lease.slots] == lease.generations
 
     def release(self, lease: Lease) -> None:
         if not len(lease):
@@ -133,15 +133,16 @@ class RayTierClient:
                 name = GrantName(grant.incarnation, grant.sequence)
                 published = self._store(link, deadline_s, "commit", name, attention)
             # Answered or not, nothing more is written into these slots: what was not published may be taken back.
-            if self._open.pop(grant.sequence, None) is not None and published is None:
+            if self._open.pop(grant.sequence, None) is not None and published != len(grant.granted):
                 self._unsaid_grants = True
         return published or 0
 
     def abort(self, grant: Grant) -> None:
-        """The slots come back with the next call to the tier, or with `flush`."""
+        """Says so at once, since others may wait for these blocks; unheard, it rides on the next call or on `flush`."""
         with self._store_lock:
             if self._open.pop(grant.sequence, None) is not None:
                 self._unsaid_grants = True
+                self._say_grants()
 
     def slot(self, index: int) -> memoryview:
         mapped = self._mapped
@@ -158,9 +159,7 @@ class RayTierClient:
         # While a store call is under way it carries the news, or leaves them for the next flush.
         if self._unsaid_grants and self._store_lock.acquire(blocking=False):
             try:
-                if self._last_request is not None:
-                    nothing = replace(self._last_request, keys=(), positions=np.empty(0, np.int64))
-                    self._send_reserve(nothing, FLUSH_DEADLINE_S)
+                self._say_grants()
             finally:
                 self._store_lock.release()
 
@@ -209,6 +208,12 @@ class RayTierClient:
         if grant is not None and grant.granted:
             self._open[grant.sequence] = grant
         return grant
+
+    def _say_grants(self) -> None:
+        """With the store lock."""
+        if self._last_request is not None:
+            nothing = replace(self._last_request, keys=(), positions=np.empty(0, np.int64))
+            self._send_reserve(nothing, FLUSH_DEADLINE_S)
 
     def _store(self, link: Link, deadline_s: float, method: str, *arguments: Any) -> Any:
         """One call about grants; None if it failed or was refused."""
