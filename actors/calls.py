@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Generator
 from typing import Any
 
 import ray
@@ -33,7 +33,7 @@ def ask(reference: Any, deadline_s: float | None) -> Any:
         raise translated(error) from error
 
 
-def follow(references: Any, deadline_s: float | None = None) -> Iterator[Any]:
+def follow(references: Any, deadline_s: float | None = None) -> Generator[Any, None, None]:
     """The items of a streaming call, each waited for up to `deadline_s`. Leaving the loop early cancels the call."""
     finished = False
     try:

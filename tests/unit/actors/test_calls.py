@@ -72,7 +72,7 @@ def test_whatever_ray_raises_the_tier_is_unavailable(get: list[Any], error: exce
 
 def test_a_deadline_is_told_apart(get: list[Any]) -> None:
     get.append(exceptions.GetTimeoutError("late"))
-    with pytest.raises(CallTimedOut, match="no answer within 1.5 s"):
+    with pytest.raises(CallTimedOut, match=r"no answer within 1\.5 s"):
         ask("reference", 1.5)
 
 
@@ -93,7 +93,7 @@ def test_an_error_of_others_is_no_answer(get: list[Any]) -> None:
 
 def test_what_a_constructor_raised_arrives_too(get: list[Any]) -> None:
     get.append(_died_in_constructor(DirectoryLocked("flash directory /f belongs to another live process")))
-    with pytest.raises(DirectoryLocked, match="^flash directory /f belongs to another live process$"):
+    with pytest.raises(DirectoryLocked, match=r"^flash directory /f belongs to another live process$"):
         ask("reference", 1.0)
 
 

@@ -322,7 +322,7 @@ class TestStartedAgain:
 
 def test_another_protocol_is_refused_by_name(door: Door, caplog: pytest.LogCaptureFixture) -> None:
     attach = door.cache.attach
-    door.cache.attach = lambda path: replace(attach(path), protocol=99)  # type: ignore[method-assign]
+    door.cache.attach = lambda holder_path: replace(attach(holder_path), protocol=99)  # type: ignore[method-assign]
     client = RayTierClient(lambda: door)
     with caplog.at_level(logging.WARNING):
         with pytest.raises(ConfigError, match=f"protocol 99; allowed here: {PROTOCOL_VERSION}$"):
@@ -361,7 +361,7 @@ def test_whatever_goes_wrong_the_search_goes_on(door: Door, error: Exception) ->
 
 
 def test_a_holder_file_that_was_swept_is_made_again(door: Door) -> None:
-    swept = []
+    swept: list[Path] = []
 
     def sweep_once(method: str, call: Call) -> Any:
         if method == "attach" and not swept:
