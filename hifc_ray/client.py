@@ -169,8 +169,10 @@ class TierClient(Protocol):
     def wait(self, reply: LookupReply, deadline_s: float) -> ByteArray:
         """Answers [keys] with PENDING resolved to HIT or MISS, in so far as `deadline_s` allows. 0 only looks."""
 
-    def holds(self, lease: Lease) -> bool:
-        """Are the slots of this lease still those that were leased? Asked after a copy; False is a broken invariant."""
+    def holds(self, lease: Lease) -> BoolArray:
+        """[n] Which slots of a lease are still those that were leased. Asked after a copy; False where a block that was
+        PENDING never came, else it is a broken invariant.
+        """
 
     def release(self, lease: Lease) -> None:
         """Give a lease back. Cheap: over Ray it rides on the next call, or on `flush`."""

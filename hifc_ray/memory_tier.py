@@ -16,7 +16,7 @@ import numpy as np
 from hifc_ray.client import ChainQuery, Grant, Lease, LookupReply, Missed, StoreRequest
 from hifc_ray.errors import ConservationBroken
 from hifc_ray.layout import PAGE_BYTES, round_up
-from hifc_ray.types import NO_SLOT, ByteArray, Fate, FloatArray, Key, Lookup, Namespace, Reserve, Tier
+from hifc_ray.types import NO_SLOT, BoolArray, ByteArray, Fate, FloatArray, Key, Lookup, Namespace, Reserve, Tier
 
 Name = tuple[Namespace, Key]
 _INCARNATION = 1
@@ -133,10 +133,10 @@ class MemoryTier:
                 answers[i] = Lookup.HIT
         return not (answers == Lookup.PENDING).any()
 
-    def holds(self, lease: Lease) -> bool:
+    def holds(self, lease: Lease) -> BoolArray:
         with self._lock:
             pairs = zip(lease.slots, lease.generations, strict=True)
-            return all(self._lines[slot].generation == generation for slot, generation in pairs)
+            return np.array([self._lines[slot].generation == generation for slot, generation in pairs], np.bool_)
 
     def release(self, lease: Lease) -> None:
         with self._lock:

@@ -186,9 +186,7 @@ class Load:
         arrived = [copy for copy in self._copies if copy.ticket.done()]
         self._copies = [copy for copy in self._copies if copy not in arrived]
         points.reach("engine.load.copied")
-        if arrived and not self._loader.client.holds(reply.lease):
-            self._loader.stats.add("stale_leases")
-            arrived = []
+        arrived = self._still_leased(reply, arrived)
         for copy in arrived:
             self._take(copy)
         if unfinished := [*self._pending, *(copy.index for copy in self._copies)]:
@@ -200,6 +198,16 @@ class Load:
             return False
         self._ask_after_s = 0.0 if arrived else time.monotonic() + _RETRY_PAUSE_S
         return not ask_again
+
+    def _still_leased(self, reply: LookupReply, arrived: list[_Copy]) -> list[_Copy]:
+        """Those copies whose slot was the leased one from beginning to end. All of them, or there is a bug: counted."""
+        if not arrived:
+            return []
+        kept = set(reply.lease.slots[self._loader.client.holds(reply.lease)].tolist())
+        good = [copy for copy in arrived if int(reply.slots[copy.index]) in kept]
+        if len(good) < len(arrived):
+            self._loader.stats.add("stale_leases", len(arrived) - len(good))
+        return good
 
     def _take(self, copy: _Copy) -> None:
         sequence, loader = self._sequence, self._loader

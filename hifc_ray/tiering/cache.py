@@ -33,7 +33,7 @@ from hifc_ray.tiering.holders import Holder, Holders, lock_holder_file
 from hifc_ray.tiering.ledger import LeaseLedger
 from hifc_ray.tiering.promotion import Promoter
 from hifc_ray.tiering.shared import Shared
-from hifc_ray.types import ByteArray, FloatArray, Lookup, Namespace, Tier
+from hifc_ray.types import BoolArray, ByteArray, FloatArray, Lookup, Namespace, Tier
 
 log = logging.getLogger(__name__)
 
@@ -126,8 +126,8 @@ class TieredCache:
     def wait(self, reply: LookupReply, deadline_s: float) -> ByteArray:
         return wait_for(self._arena, reply, deadline_s)
 
-    def holds(self, lease: Lease) -> bool:
-        return bool((self._arena.table.generation[lease.slots] == lease.generations).all())
+    def holds(self, lease: Lease) -> BoolArray:
+        return self._arena.table.generation[lease.slots] == lease.generations
 
     def release(self, lease: Lease) -> None:
         idle = self._ledger.remove(lease)

@@ -126,7 +126,7 @@ class TierClientContract:
         fill(client, grant, [0])
         client.commit(grant, None, SOON)
         assert client.wait(reply, WAIT_S).tolist() == [Lookup.HIT]
-        assert client.holds(reply.lease)
+        assert client.holds(reply.lease).all()
         assert holds_bytes(client, int(reply.slots[0]), 0)
         client.release(reply.lease)
 
@@ -253,7 +253,7 @@ class TierClientContract:
         client.release(first.lease)
         client.flush()
         store(client, range(10, 10 + NUM_SLOTS))  # everything else that there is room for
-        assert client.holds(second.lease)
+        assert client.holds(second.lease).all()
         assert holds_bytes(client, int(second.slots[0]), 0)
         client.release(second.lease)
         client.flush()
@@ -264,7 +264,7 @@ class TierClientContract:
         reply = client.lookup(query(range(4)), SOON)
         for start in range(100, 200, 10):
             store(client, range(start, start + 10))
-        assert client.holds(reply.lease)
+        assert client.holds(reply.lease).all()
         for number in range(4):
             assert holds_bytes(client, int(reply.slots[number]), number)
         client.release(reply.lease)
@@ -325,7 +325,7 @@ class TierClientContract:
         store(client, [0])
         lease = client.lookup(query([0]), SOON).lease
         client.flush()
-        assert client.holds(lease)
+        assert client.holds(lease).all()
         client.release(lease)
         client.flush()
 
@@ -335,7 +335,7 @@ class TierClientContract:
         reply = second.lookup(query([0]), SOON)
         grant = client.reserve(request([9]), SOON)
         client.abort(grant)
-        assert second.holds(reply.lease)
+        assert second.holds(reply.lease).all()
         second.release(reply.lease)
 
     def test_what_a_killed_engine_held_comes_back(self, client: TierClient, second: TierClient, rig: Rig) -> None:

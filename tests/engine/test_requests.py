@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Generator
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from hifc_ray.config import EngineConfig
 from hifc_ray.engine.loop import Engine
 from hifc_ray.engine.sampling import SamplingParams
 from hifc_ray.errors import ConfigError, RequestRefused
-from hifc_ray.types import ByteArray, Fate, FloatArray
+from hifc_ray.types import BoolArray, ByteArray, Fate, FloatArray
 from tests.fakes.models import BLOCK_TOKENS, VOCABULARY, layout_of, make_model
 
 LAYOUT = layout_of("llama-gqa")
@@ -76,6 +77,7 @@ def test_a_stream_gives_the_same_tokens_and_leaving_it_frees_everything() -> Non
         ] == whole.tokens
         stream = engine.stream(prompt, SamplingParams(max_new_tokens=12, cache="off"))
         next(stream)
+        assert isinstance(stream, Generator)
         stream.close()
         assert not engine.step()
         assert engine.pool.num_available == engine.pool.num_blocks
@@ -136,8 +138,8 @@ class BrokenTier:
     def wait(self, reply: LookupReply, deadline_s: float) -> ByteArray:
         return reply.answers
 
-    def holds(self, lease: Lease) -> bool:
-        return True
+    def holds(self, lease: Lease) -> BoolArray:
+        return np.ones(len(lease), np.bool_)
 
     def release(self, lease: Lease) -> None: ...
 

@@ -72,7 +72,8 @@ def test_what_is_referenced_is_never_given_away() -> None:
 
 def test_a_random_life_keeps_the_law() -> None:
     rng = np.random.default_rng(0)
-    pool, held, number = make_pool(16), [], 0
+    pool, number = make_pool(16), 0
+    held: list[list[int]] = []
     for _ in range(2000):
         if held and rng.random() < 0.5:
             pool.release(held.pop(int(rng.integers(len(held)))))

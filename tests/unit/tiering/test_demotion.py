@@ -161,7 +161,7 @@ def test_a_hit_while_writing_cancels_the_demotion(tier: TieredCache, device: Fau
     assert tier.idle(WAIT_S)
     assert in_host(tier, [10, 11, 12]) == [11]
     assert holds_bytes(tier, int(reply.slots[0]), 11)
-    assert tier.holds(reply.lease)
+    assert tier.holds(reply.lease).all()
     assert on_flash(tier, [10, 11, 12]) == [10, 11, 12]
     tier.release(reply.lease)
     push_out(tier, [11])  # dropped: flash has it
@@ -284,7 +284,7 @@ def test_leased_blocks_never_leave(tier: TieredCache) -> None:
     for _ in range(3):
         settle(tier)
         store(tier, range(20, 30))
-    assert tier.holds(reply.lease)
+    assert tier.holds(reply.lease).all()
     assert (tier._books.table.state[reply.lease.slots] == BlockState.LEASED).all()
     for number in range(8):
         assert holds_bytes(tier, int(reply.slots[number]), number)

@@ -112,7 +112,7 @@ def test_a_block_on_flash_is_pending_and_comes(tier: TieredCache, device: Faulty
     held.let_go()
     resolved = tier.wait(reply, SOON)
     assert resolved.tolist() == [Lookup.HIT] * 3 + [Lookup.MISS]
-    assert tier.holds(reply.lease)
+    assert tier.holds(reply.lease).all()
     for number in range(3):
         assert holds_bytes(tier, int(reply.slots[number]), number)
         assert state(tier, int(reply.slots[number])) == BlockState.LEASED
@@ -194,7 +194,7 @@ def test_a_block_whose_writer_gives_up_is_a_miss_for_who_waits(tier: TieredCache
     fill(tier, again, [5])
     tier.commit(again, None, SOON)
     assert tier.wait(reply, 0.0).tolist() == [Lookup.MISS]
-    assert not tier.holds(reply.lease)
+    assert not tier.holds(reply.lease).any()
     tier.release(reply.lease)
     assert in_host(tier, [5]) == [5]
 

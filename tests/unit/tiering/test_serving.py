@@ -150,7 +150,7 @@ def test_calls_that_were_overtaken_are_refused_and_change_nothing(
     assert in_host(tier, [20, 21, 22]) == [20, 21]
     assert tier.stats.get("calls_refused", reason="lookup") == 1
     assert tier.stats.get("calls_refused", reason="store") == 2
-    assert tier.holds(reply.lease)
+    assert tier.holds(reply.lease).all()
     engine.open[:] = [grant, other]
     assert (engine.commit(grant), engine.commit(other)) == (1, 1)
 
