@@ -6,7 +6,6 @@ import contextlib
 import secrets
 import shutil
 import signal
-import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -61,9 +60,8 @@ def stage(config: Config, address: str | None, keep: bool, say: Say) -> Iterator
 
 
 def _set_up(stack: contextlib.ExitStack, config: Config, address: str | None, keep: bool, say: Say) -> Iterator[Stage]:
-    scratch = Path(tempfile.mkdtemp(prefix="hifc-demo-", dir=parent_on_disk()))
     flash = config.tier.flash.directory
-    stack.push(_at_end(lambda: _remove(scratch), only_on_failure=keep))
+    scratch = _directory(stack, parent_on_disk() / f"hifc-demo-{secrets.token_hex(4)}", keep)
     config = _with_flash(config, scratch)
     say(f"model {config.engine.model}")
     layout = preview(config.engine, say)
@@ -124,13 +122,11 @@ def _join(stack: contextlib.ExitStack, address: str | None, namespace: str) -> c
 
 def _start(stack: contextlib.ExitStack, namespace: str, keep: bool, say: Say) -> connection.Connection:
     say("starting Ray on this machine")
-    temp_dir = Path(tempfile.mkdtemp(prefix="hifc-ray-", dir=RAY_PARENT))
+    temp_dir = _directory(stack, RAY_PARENT / f"hifc-ray-{secrets.token_hex(4)}", keep)
     if keep:
-        stack.push(_at_end(lambda: _remove(temp_dir), only_on_failure=True))
         stack.push(_at_end(lambda: connection.stop_lasting(temp_dir), only_on_failure=True))
         stack.callback(connection.leave)
         return connection.start_lasting(namespace, temp_dir)
-    stack.callback(_remove, temp_dir)
     stack.callback(connection.leave)
     joined = connection.start_local(namespace, temp_dir)
     # Should taking down fail, Ray's processes end with Ray, and only then is nothing in shared memory in use.
@@ -163,8 +159,11 @@ def _tell_what_stays(joined: connection.Connection, namespace: str, scratch: Pat
     say(f"to stop it: hifc down {where}" + ("; ray stop" if joined.started else "") + f"; rm -r {scratch}")
 
 
-def _remove(directory: Path) -> None:
-    shutil.rmtree(directory, ignore_errors=True)
+def _directory(stack: contextlib.ExitStack, path: Path, keep: bool) -> Path:
+    """Make a directory that goes at the end; that it goes is settled first, since Ctrl-C can come in between."""
+    stack.push(_at_end(lambda: shutil.rmtree(path, ignore_errors=True), only_on_failure=keep))
+    path.mkdir(mode=0o700)
+    return path
 
 
 def _end(number: int, _frame: object) -> None:
