@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import fcntl
 import os
+import time
 from pathlib import Path
 from types import TracebackType
+
+_ASKING_S = 0.1  # `is_locked` has the lock for some microseconds, more if its process is not let run
 
 
 class FileLock:
@@ -19,16 +22,20 @@ class FileLock:
         self._fd = -1
 
     def acquire(self) -> bool:
-        """True if the lock is now held; False if a live process has it. Never waits."""
+        """True if the lock is now held; False if a live process has it. Waits only for who is just asking."""
         if self._fd >= 0:
             return True
+        give_up_s = time.monotonic() + _ASKING_S
         while True:
             fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 os.close(fd)
-                return False
+                if time.monotonic() >= give_up_s:
+                    return False
+                time.sleep(_ASKING_S / 20)
+                continue
             # Whoever released the lock may have unlinked the file between our open and our flock.
             if _same_file(fd, self.path):
                 self._fd = fd
@@ -62,7 +69,7 @@ def is_locked(path: Path) -> bool:
     except FileNotFoundError:
         return False
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared: two that ask do not take each other for the holder
     except BlockingIOError:
         return True
     finally:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import fcntl
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -119,3 +120,25 @@ def test_a_directory_that_is_missing_is_an_error_of_the_system(tmp_path: Path) -
     with pytest.raises(OSError, match="No such file") as caught:
         FileLock(tmp_path / "none" / "lock").acquire()
     assert not isinstance(caught.value, HifcError)
+
+
+def test_who_only_asks_does_not_keep_others_out(path: Path) -> None:
+    """A tier that starts again takes its lock while engines ask whether it lives."""
+    stop = threading.Event()
+
+    def ask() -> None:
+        while not stop.is_set():
+            is_locked(path)
+
+    askers = [threading.Thread(target=ask) for _ in range(2)]
+    for asker in askers:
+        asker.start()
+    try:
+        for _ in range(200):
+            lock = FileLock(path)
+            assert lock.acquire()
+            lock.release()
+    finally:
+        stop.set()
+        for asker in askers:
+            asker.join()
