@@ -5,11 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from transformers import AutoModelForCausalLM, StoppingCriteria, StoppingCriteriaList
+from transformers.utils import logging as transformers_logging
 
 from hifc_ray.bench.report import Figure
 from hifc_ray.bench.rounds import Progress, interleaved, medians, ratios
@@ -98,7 +100,10 @@ class Reference:
 
     def __init__(self, loaded: LoadedModel, config: EngineConfig) -> None:
         found = find_model(config.model)
-        model: Any = AutoModelForCausalLM.from_pretrained(found, dtype=loaded.dtype, attn_implementation="sdpa")
+        transformers_logging.disable_progress_bar()
+        model: Any = AutoModelForCausalLM.from_pretrained(
+            found, dtype=loaded.dtype, attn_implementation="sdpa", local_files_only=Path(found).is_dir()
+        )
         self._model = model.to(loaded.device).eval()
         self._model.generation_config.eos_token_id = None
         self._device = loaded.device

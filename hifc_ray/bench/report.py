@@ -92,10 +92,7 @@ def rows(figures: Iterable[Figure]) -> list[tuple[object, ...]]:
 
 def notes(figures: Iterable[Figure]) -> list[str]:
     """One line a figure: what is timed, and the numbers that it was made from."""
-    return [
-        f"{figure.name}: {figure.what} ({', '.join(f'{name} {value:.4g}' for name, value in figure.parts.items())})"
-        for figure in figures
-    ]
+    return [": ".join([figure.name, figure.what, *_parts(figure)]) for figure in figures]
 
 
 def to_json(figures: Iterable[Figure], machine: Mapping[str, Any]) -> dict[str, Any]:
@@ -126,6 +123,11 @@ def _details(figure: Figure) -> dict[str, Any]:
         "what": figure.what,
         "parts": dict(figure.parts),
     }
+
+
+def _parts(figure: Figure) -> list[str]:
+    parts = ", ".join(f"{name} {value:.4g}" for name, value in figure.parts.items())
+    return [parts] if parts else []
 
 
 def _number(value: float) -> str:

@@ -71,7 +71,7 @@ def test_rows_name_the_bound_beside_the_figure() -> None:
         "≥ 200,000",
         "short",
     )
-    assert notes([figure("x", 1.0)]) == ["x: one ÷ the other (one_s 2)"]
+    assert notes([figure("x", 1.0), Figure("y", [1.0], "this")]) == ["x: one ÷ the other: one_s 2", "y: this"]
 
 
 def test_bounds_read_as_bounds() -> None:
