@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -15,7 +16,7 @@ from hifc_ray.demo.script import Turn
 from hifc_ray.engine.chat import next_prompt
 from hifc_ray.engine.sampling import SamplingParams
 from hifc_ray.engine.sequence import Result
-from hifc_ray.errors import RequestRefused
+from hifc_ray.errors import RequestRefused, TierUnavailable
 
 ANSWER_TOKENS = 32
 TURN_DEADLINE_S = 900.0  # a turn on a slow machine; an engine that answers nothing for so long is broken
@@ -107,14 +108,15 @@ def replay(engine: Any, played: list[Played], on_played: OnPlayed) -> Iterator[R
 def settle(engine: Any, tier: Any) -> None:
     """Wait until stores have ended and host memory is back above its watermark, so that no clock decides what is hit.
 
-    A tier that does not come to rest in time costs hits, not answers.
+    A tier that does not come to rest in time, or is being started again, costs hits and not answers.
     """
     end = time.monotonic() + SETTLE_DEADLINE_S
     ask(engine.drain.remote(SETTLE_DEADLINE_S), SETTLE_DEADLINE_S + CALL_DEADLINE_S)
     resting = False
     while not resting and time.monotonic() < end:
         time.sleep(REST_S)
-        resting = _at_rest(ask(tier.summary.remote(), CALL_DEADLINE_S))
+        with contextlib.suppress(TierUnavailable):
+            resting = _at_rest(ask(tier.summary.remote(), CALL_DEADLINE_S))
 
 
 def _at_rest(summary: dict[str, Any]) -> bool:
