@@ -91,7 +91,7 @@ class RayTierClient:
         return link.info.window if link else 1
 
     def lookup(self, query: ChainQuery, deadline_s: float) -> LookupReply:
-        if self._link is None:
+        if self._live_link() is None:
             return all_missed(query, Fate.UNREACHABLE)
         with self._lookup_lock:
             return self._send_lookup(query, deadline_s) or all_missed(query, Fate.UNREACHABLE)
@@ -119,7 +119,7 @@ class RayTierClient:
         del self._taken[id(lease)]  # last: from here on another arena may be taken on
 
     def reserve(self, request: StoreRequest, deadline_s: float) -> Grant:
-        if self._link is None:
+        if self._live_link() is None:
             return all_refused(request)
         with self._store_lock:
             return self._send_reserve(request, deadline_s) or all_refused(request)
@@ -151,7 +151,7 @@ class RayTierClient:
         return mapped.arena.slot(index)
 
     def flush(self) -> None:
-        if self._link is None:
+        if self._live_link() is None:
             return
         if self._unsaid_leases:
             with self._lookup_lock:
@@ -259,6 +259,14 @@ class RayTierClient:
         """The tier does not know us, or not this incarnation: it has been started again."""
         self.stats.add("calls_failed", tier=Tier.HOST, reason="refused")
         self._break(link, "the tier has been started again")
+
+    def _live_link(self) -> Link | None:
+        """The link, unless the tier has been started again: an idle engine then finds the new one in good time."""
+        link = self._link
+        if link is not None and link.mapped.arena.incarnation_now() != link.info.incarnation:
+            self._break(link, "the tier has been started again")
+            return None
+        return link
 
     def _break(self, link: Link, why: str) -> None:
         if self._link is link:

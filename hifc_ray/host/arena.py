@@ -55,6 +55,10 @@ class Arena:
     def owned(self) -> bool:
         return self._lock is not None
 
+    def incarnation_now(self) -> int:
+        """Of the tier that owns the file at this moment, as far as it got; without a call to anyone."""
+        return int(_HEADER.unpack_from(self._data)[-1])
+
     def close(self, *, unlink: bool = False) -> None:
         """Let go of the file; with `unlink` (owner only) it is removed. Views handed out keep the memory mapped."""
         if self._lock is not None:

@@ -10,7 +10,6 @@ import ray
 from ray import exceptions
 from ray.exceptions import RayTaskError
 
-from hifc_ray.actors import calls
 from hifc_ray.actors.calls import CallTimedOut, ask, follow
 from hifc_ray.errors import ConfigError, DirectoryLocked, HifcError, StorageError, TierUnavailable
 
@@ -42,7 +41,7 @@ def get(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
             raise outcome
         return outcome
 
-    monkeypatch.setattr(calls.ray, "get", fake)
+    monkeypatch.setattr(ray, "get", fake)
     return outcomes
 
 
