@@ -61,7 +61,7 @@ def up(config: TierConfig, slot_bytes: int, namespace: str) -> list[str]:
     """
     manager = find(namespace).manager
     if manager is not None and ask(manager.settings.remote(), ANSWER_DEADLINE_S) != (config, slot_bytes):
-        raise ConfigError(f"tiers of another configuration are up in namespace {namespace}; take them down first: hifc down")
+        raise ConfigError(f"another configuration is up in namespace {namespace}; take it down first: hifc down")
     placement.policy(namespace)
     try:
         ready = placement.manager(config, slot_bytes, namespace).ready.remote(TIER_DEADLINE_S)

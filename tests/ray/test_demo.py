@@ -181,7 +181,7 @@ def test_a_kept_demo_is_seen_used_and_taken_down(model: str, shm: Path) -> None:
         assert (again.code, len(again.answer["tiers"]), len(again.answer["engines"])) == (0, 1, 1), again.err
         other = hifc(shm, "up", *where, "--model", model, *SIZES[:2], "--host-bytes", "3MB", "--flash-dir", str(flash))
         assert other.code == 2
-        assert "another configuration" in other.err.splitlines()[-1]
+        assert "another configuration is up" in other.err.splitlines()[-1]
         assert "Traceback" not in other.err
         down = hifc(shm, "down", *where, "--json")
         assert (down.code, len(down.answer["stopped"]), down.left) == (0, 4, [])
