@@ -52,6 +52,10 @@ class BatchPlan:
     absent: torch.Tensor | None  # [S, P, 1, 1] True where a sequence has fewer parts; None: all have P
     num_parts: tuple[int, ...]  # S
 
+    @property
+    def num_full(self) -> int:
+        return len(self.owner)
+
 
 class BlockAttention:
     """The attention of one model: its heads, its kernel and one staging buffer. Used by one thread."""
@@ -138,7 +142,8 @@ class BlockAttention:
         rows = self._padded(q.view(num_sequences, self.layout.kv_heads, self.query_group, dim))
         outs, lses = [], []
         if plan.full:
-            spread = rows.index_select(0, plan.owner)
+            alone = num_sequences == 1
+            spread = rows.expand(plan.num_full, -1, -1, -1) if alone else rows.index_select(0, plan.owner)
             start = 0
             for segment in plan.full:
                 k, v = self._gather(keys, segment, 0), self._gather(values, segment, 1)
@@ -198,6 +203,9 @@ def _merge(
     out = torch.cat(outs)
     if plan.parts is None:
         return out, None
+    if len(plan.num_parts) == 1:
+        shares = torch.softmax(torch.cat(lses), dim=0)
+        return (out.float() * shares.unsqueeze(-1)).sum(dim=0, keepdim=True).to(out.dtype), shares.unsqueeze(0)
     lse = torch.cat(lses)[plan.parts]
     if plan.absent is not None:
         lse = lse.masked_fill(plan.absent, float("-inf"))

@@ -54,10 +54,10 @@ def rows_for_independence(
     """The fewest query rows (`group` or more) with which a block's result has the same bits in any batch of blocks.
 
     The CPU operator gives each thread a scratch buffer whose alignment follows from the number of rows, and the bits of
-    its matrix products follow from the alignment; so with 3 rows they depend on which thread got the block. Tried with
-    random blocks, since it depends on processor and thread count. None: no number of rows helps.
+    its matrix products follow from the alignment; so with 3 rows they depend on which thread got the block, with 4 they
+    do not. Tried with random blocks, since it depends on the processor. None: no number of rows helps.
     """
-    for unit in (1, 4, 8, 16):
+    for unit in (4, 8, 16):
         rows = -(-group // unit) * unit
         if _is_independent(attend, kv_heads, rows, head_dim, tokens, dtype, device):
             return rows

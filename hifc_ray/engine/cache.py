@@ -51,15 +51,23 @@ class PoolCache(Cache):
     ) -> tuple[Any, Any]:
         """Write a layer's new keys and values into their blocks."""
         plan = self._plan
+        assert plan is not None
         if isinstance(plan, ChunkPlan):
             self._keys[layer_idx][plan.current, :, : plan.num_tokens] = key_states[0]
             self._values[layer_idx][plan.current, :, : plan.num_tokens] = value_states[0]
+        elif len(plan.tails) == 1:
+            block, visible = plan.tails[0]
+            self._keys[layer_idx][block, :, visible - 1] = key_states[0, :, 0]
+            self._values[layer_idx][block, :, visible - 1] = value_states[0, :, 0]
         else:
             self._by_token[layer_idx][self._written] = torch.stack((key_states[:, :, 0], value_states[:, :, 0]), dim=1)
         return self, self
 
-    def attend(self, query: torch.Tensor, layer: int, scale: float) -> torch.Tensor:
-        """query [B, heads, tokens, D] over the blocks of the plan -> [B, tokens, heads, D]."""
+    def attend(self, query: torch.Tensor, layer: int, scale: float, mask: Any, options: dict[str, Any]) -> torch.Tensor:
+        """query [B, heads, tokens, D] over the blocks of the plan -> [B, tokens, heads, D].
+
+        What else the model passes on was looked at when it was loaded (`refusals.probe`).
+        """
         keys, values = self._keys[layer], self._values[layer]
         if isinstance(self._plan, ChunkPlan):
             out, shares = self._attention.chunk(query, keys, values, self._plan, scale)
@@ -88,9 +96,8 @@ def attend_blocks(
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
     """The attention function under `ATTENTION_NAME`; `key` is the `PoolCache` (or the probe) of this forward."""
-    key.note(kwargs, attention_mask) if hasattr(key, "note") else None
     scale = scaling if scaling is not None else query.shape[-1] ** -0.5
-    return key.attend(query, module.layer_idx, scale), None
+    return key.attend(query, module.layer_idx, scale, attention_mask, kwargs), None
 
 
 AttentionInterface.register(ATTENTION_NAME, attend_blocks)

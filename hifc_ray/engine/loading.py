@@ -89,7 +89,7 @@ class Load:
     def __init__(self, loader: Loader, sequence: Sequence) -> None:
         self._loader = loader
         self._sequence = sequence
-        self._give_up_s = time.monotonic() + loader.config.load_deadline_s
+        self._give_up_s = float("inf")  # until the first question is asked
         self._keys = tuple(sequence.keys[: sequence.num_lookups])
         self._reply: LookupReply | None = None
         self._pending: set[int] = set()
@@ -102,6 +102,8 @@ class Load:
 
     def advance(self) -> bool:
         """Do what can be done now; True when the walk is over and what is not ready has to be computed."""
+        if not self._num_asked:
+            self._give_up_s = time.monotonic() + self._loader.config.load_deadline_s
         late = time.monotonic() >= self._give_up_s
         if self._reply is None:
             if late:
@@ -114,6 +116,10 @@ class Load:
         if not late and (self._pending or not all(copy.ticket.done() for copy in self._copies)):
             return False
         return self._settle(late)
+
+    def excuse(self, seconds: float) -> None:
+        """The engine was at work on an older prompt for so long: that was not waiting for the tiers."""
+        self._give_up_s += seconds
 
     def wait(self, timeout_s: float) -> None:
         """Wait a little for the next thing that `advance` needs."""

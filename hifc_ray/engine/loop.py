@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from collections.abc import Iterable, Iterator
 from collections.abc import Sequence as Prompts
@@ -285,7 +286,10 @@ class Engine:
         """Compute the next chunk of a prompt; after the last one the first token comes."""
         block = sequence.next_chunk
         assert block is not None
+        begun_s = time.monotonic()
         logits = self._forward.chunk(sequence, block)
+        for load in self._loads.values():
+            load.excuse(time.monotonic() - begun_s)
         sequence.ready[block] = True
         if (block + 1) * self.layout.block_tokens <= sequence.num_prompt_tokens:
             self._share(sequence, block)
@@ -343,8 +347,10 @@ class Engine:
         """Wait a little for the tiers: nothing can be computed now."""
         if self._loads:
             next(iter(self._loads.values())).wait(_REST_S)
-        elif self._storer is not None:
+        elif self._storer is not None and self._storer.num_pinned:
             self._storer.wait_returned(_REST_S)
+        else:
+            time.sleep(_REST_S)
 
     def _fail_all(self) -> None:
         for sequence in [*self._scheduler.admitted]:

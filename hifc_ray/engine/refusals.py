@@ -92,14 +92,12 @@ class ProbeCache(Cache):
         self.seen.kv_heads, self.seen.head_dim = shape
         return self, self
 
-    def note(self, kwargs: dict[str, Any], mask: Any) -> None:
+    def attend(self, query: torch.Tensor, layer: int, scale: float, mask: Any, options: dict[str, Any]) -> torch.Tensor:
         for name, what in _UNSUPPORTED.items():
-            if kwargs.get(name) is not None:
+            if options.get(name) is not None:
                 _refuse(self._model_type, f"it uses {what}")
         if mask is not None:
             _refuse(self._model_type, "its attention needs a mask of its own")
-
-    def attend(self, query: torch.Tensor, layer: int, scale: float) -> torch.Tensor:
         self.seen.called.append(layer)
         self.seen.query_heads = query.shape[1]
         return torch.zeros_like(query).transpose(1, 2)
