@@ -9,7 +9,6 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from hifc_ray.actors import names
 from hifc_ray.actors.cache_tier import CacheTierActor
-from hifc_ray.actors.inference import InferenceActor
 from hifc_ray.actors.manager import Manager
 from hifc_ray.actors.policy import PolicyActor
 from hifc_ray.config import EngineConfig, TierConfig
@@ -60,6 +59,9 @@ def inference(
 
     It lives as long as its handle; if `detached`, until it is killed, and there is one of its name.
     """
+    # Here, since it imports torch: the manager, commands and tiers do without its seconds and its memory.
+    from hifc_ray.actors.inference import InferenceActor
+
     options: dict[str, Any] = {
         "name": name,
         "namespace": namespace,

@@ -123,3 +123,8 @@ def linked_to(engine_actor: Any) -> int:
     """Incarnation of the tier that an engine is linked to; 0 for none."""
     link = engine_actor._client._link
     return 0 if link is None else int(link.info.incarnation)
+
+
+def eviction_version(tier_actor: Any) -> int:
+    """Version of the weights that the tier's eviction policy uses."""
+    return int(tier_actor._cache._eviction.weights.version)

@@ -82,8 +82,9 @@ class Stage:
         """The tier of this node; it may still be opening, or refuse to."""
         return placement.tier(self.config(slots, slot_bytes, **options), slot_bytes, self.node, self.namespace)
 
-    def find_tier(self) -> Any:
-        return names.find(names.tier(self.node), self.namespace)
+    def find_tier(self, node: str = "") -> Any:
+        """Handle of the tier of a node, by default this one; None if there is none."""
+        return names.find(names.tier(node or self.node), self.namespace)
 
     def small_tier(self) -> Any:
         """For the blocks of `tests.fakes.blocks`, with the sizes of the contract."""
