@@ -1,4 +1,4 @@
-"""Finding a model: the built-in one once per machine and whole, paths, names; what is missing is said with its remedy."""
+"""Finding a model: the built-in one, once and whole; paths; names. What is missing is said with its remedy."""
 
 from __future__ import annotations
 
