@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import transformers
 
 from hifc_ray.engine import weights
 from hifc_ray.engine.weights import WHEEL_MODELS, find_model
@@ -73,7 +74,7 @@ def test_a_failed_conversion_leaves_nothing_and_can_be_tried_again(
         def from_pretrained(*_args: Any, **_kwargs: Any) -> Any:
             raise OSError("disk full")
 
-    monkeypatch.setattr("transformers.AutoModelForCausalLM", Broken)
+    monkeypatch.setattr(transformers, "AutoModelForCausalLM", Broken)
     for _ in range(2):
         with pytest.raises(OSError, match="disk full"):
             find_model("smollm2")
