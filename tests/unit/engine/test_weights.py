@@ -40,7 +40,12 @@ def builtin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     )
     monkeypatch.setitem(WHEEL_MODELS, "smollm2", model)
     monkeypatch.setenv("HIFC_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setattr(importlib.metadata, "distribution", lambda name: Wheel(tmp_path / "site"))
+    installed = importlib.metadata.distribution
+
+    def distribution(name: str) -> Any:
+        return Wheel(tmp_path / "site") if name == model.wheel else installed(name)
+
+    monkeypatch.setattr(importlib.metadata, "distribution", distribution)
     return source
 
 
