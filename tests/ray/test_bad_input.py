@@ -14,7 +14,6 @@ from hifc_ray.errors import (
     ConfigError,
     DirectoryLocked,
     HifcError,
-    ModelRefused,
     NoRoom,
     TierUnavailable,
 )
@@ -71,15 +70,6 @@ def test_slots_smaller_than_a_block_are_refused_by_the_engine(stage: Stage) -> N
     with pytest.raises(ConfigError, match=f"a block of this model is {BLOCK_BYTES} ") as caught:
         ask(engine.ready.remote(), 60.0)
     assert f"tier are {SLOT_BYTES} bytes" in one_line(caught.value)
-
-
-def test_a_model_that_is_not_there_is_named(stage: Stage) -> None:
-    stage.model = str(stage.directory / "no-such-model")
-    engine = stage.start_engine("nowhere")
-    with pytest.raises(ConfigError, match="no-such-model") as caught:
-        ask(engine.ready.remote(), 60.0)
-    assert isinstance(caught.value, ConfigError | ModelRefused)
-    one_line(caught.value)
 
 
 def test_a_closed_tier_says_so(stage: Stage) -> None:
