@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
+from decimal import Decimal
 from pathlib import Path
 from types import UnionType
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -14,6 +15,7 @@ import yaml
 from hifc_ray.errors import ConfigError
 
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
+_MOST_BYTES = 2**60  # what sizes and offsets are added up from must fit into 64 bits
 T = TypeVar("T")
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]i?)?b?\s*", re.IGNORECASE)
 
@@ -28,9 +30,12 @@ def parse_bytes(text: str | int, name: str = "size") -> int:
             raise ConfigError(
                 f"{name} is {text!r}; allowed: a number of bytes, or one with KiB, MiB, GiB, TiB, KB, MB, GB, TB"
             )
-        size = int(float(match[1]) * _UNITS[(match[2] or "").lower()])
+        unit = _UNITS[(match[2] or "").lower()]
+        size = int(Decimal(match[1]) * unit) if len(match[1]) < 40 else _MOST_BYTES + 1
     if size < 0:
         raise ConfigError(f"{name} is {text!r}; it must not be negative")
+    if size > _MOST_BYTES:
+        raise ConfigError(f"{name} is {str(text)[:40]!r}; allowed: at most {_MOST_BYTES} bytes")
     return size
 
 

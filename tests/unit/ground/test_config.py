@@ -29,7 +29,7 @@ def test_sizes(text: str | int, size: int) -> None:
     assert parse_bytes(text) == size
 
 
-@pytest.mark.parametrize("text", ["", "many", "5 bananas", "1e9", "-5MiB", -1, True, 1.5, "0x10"])
+@pytest.mark.parametrize("text", ["", "many", "5 bananas", "1e9", "-5MiB", -1, True, 1.5, "0x10", "9" * 400, "9" * 30])
 def test_sizes_that_are_none(text: Any) -> None:
     with pytest.raises(ConfigError, match=r"host\.arena_bytes"):
         parse_bytes(text, "host.arena_bytes")
