@@ -44,9 +44,9 @@ def demo(
     values = {
         "engine.model": model,
         "engine.device": device,
-        "engine.gpu_bytes": gpu_bytes or sizes[0],
-        "tier.host.arena_bytes": host_bytes or sizes[1],
-        "tier.flash.limit_bytes": flash_bytes or sizes[2],
+        "engine.gpu_bytes": sizes[0] if gpu_bytes is None else gpu_bytes,
+        "tier.host.arena_bytes": sizes[1] if host_bytes is None else host_bytes,
+        "tier.flash.limit_bytes": sizes[2] if flash_bytes is None else flash_bytes,
         "tier.flash.directory": flash_dir,
     }
     settings = config.load(config_file, values)

@@ -20,6 +20,7 @@ from hifc_ray.actors import cluster, connection, names
 from hifc_ray.actors.calls import ask
 from hifc_ray.config import Config
 from hifc_ray.demo.places import RAY_PARENT, parent_on_disk
+from hifc_ray.device.pool import check_room
 from hifc_ray.engine.preview import preview
 from hifc_ray.errors import ConfigError, HifcError, NoRoom, TierUnavailable
 from hifc_ray.flash import FlashStore
@@ -65,6 +66,7 @@ def _set_up(stack: contextlib.ExitStack, config: Config, address: str | None, ke
     config = _with_flash(config, scratch)
     say(f"model {config.engine.model}")
     layout = preview(config.engine, say)
+    check_room(layout, config.engine.gpu_bytes)
     own = not (address or env.ray_address())
     if own:
         _check_places(config, layout.block_bytes)

@@ -23,17 +23,27 @@ from hifc_ray.types import BoolArray, Key
 TORCH_DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
 
+def check_room(layout: BlockLayout, gpu_bytes: int) -> None:
+    """Raises `ConfigError` if not one block fits into `gpu_bytes`."""
+    if gpu_bytes < layout.block_bytes:
+        need = format_bytes(layout.block_bytes)
+        raise ConfigError(f"engine.gpu_bytes is {gpu_bytes}; one block needs {layout.block_bytes} bytes ({need})")
+
+
 class BlockPool:
     """As many blocks as fit into `gpu_bytes`, each with the same bytes as a slot. Raises `ConfigError` if none fits."""
 
     def __init__(self, layout: BlockLayout, gpu_bytes: int, device: torch.device | str = "cpu") -> None:
         self.layout = layout
         self.device = torch.device(device)
+        check_room(layout, gpu_bytes)
         self.num_blocks = gpu_bytes // layout.block_bytes
-        if self.num_blocks < 1:
-            need = format_bytes(layout.block_bytes)
-            raise ConfigError(f"engine.gpu_bytes is {gpu_bytes}; one block needs {layout.block_bytes} bytes ({need})")
-        self.bytes = _zeroed(self.num_blocks * layout.block_bytes, self.device).view(self.num_blocks, -1)
+        try:
+            zeros = _zeroed(self.num_blocks * layout.block_bytes, self.device)
+        except (OSError, torch.OutOfMemoryError) as error:
+            what = f"{self.device} has no room for {format_bytes(gpu_bytes)}; allowed: what is free there"
+            raise ConfigError(f"engine.gpu_bytes is {gpu_bytes}; {what}") from error
+        self.bytes = zeros.view(self.num_blocks, -1)
         self.layers = [self._layer(index) for index in range(layout.layers)]
         self._references = np.zeros(self.num_blocks, np.int32)
         self._free = set(range(self.num_blocks))

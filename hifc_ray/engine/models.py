@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging as transformers_logging
 
@@ -51,7 +52,7 @@ def load_model(config: EngineConfig, progress: Progress | None = None) -> Loaded
             found, dtype=dtype, attn_implementation=ATTENTION_NAME, local_files_only=is_local
         )
         tokenizer = AutoTokenizer.from_pretrained(found, local_files_only=is_local)
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, SafetensorError) as error:
         raise ConfigError(f"model {config.model}: {' '.join(str(error).split())[:300]}") from error
     finally:
         transformers_logging.enable_progress_bar()

@@ -52,7 +52,12 @@ class FileDevice:
         self._directory = directory
         self._lock = FileLock(directory / LOCK_NAME)
         self.direct = True
-        if not directory.exists():
+        try:
+            found = directory.exists()
+        except OSError as error:  # a name too long, a parent that may not be entered
+            allowed = "allowed: the path of an existing directory"
+            raise StorageError(f"flash directory {directory}: {error.strerror}; {allowed}") from error
+        if not found:
             how = f"create it with: mkdir -p -m 700 {directory}"
             raise StorageError(f"flash directory {directory} does not exist; {how}")
         if not directory.is_dir():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import socket
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,9 @@ def refused(capfd: Any, code: int, *arguments: str) -> str:
         (("--turns", "0"), ("--turns",)),
         (("--seed", "-1"), ("--seed",)),
         (("--gpu-bytes", "lots"), ("engine.gpu_bytes", "'lots'")),
+        (("--gpu-bytes", ""), ("engine.gpu_bytes", "''")),
+        (("--gpu-bytes", "10"), ("engine.gpu_bytes is 10", "one block needs")),
+        (("--flash-dir", "a" * 300), ("flash directory", "aaa: File name too long", "allowed")),
         (("--flash-bytes", "1MB"), ("flash.limit_bytes is 1000000", "at least")),
         (("--host-bytes", "900TiB"), ("host.arena_bytes", "set tier.host.arena_bytes")),
         (("--model", "/none"), ("'/none'", "smollm2")),
@@ -108,11 +112,19 @@ def test_generate_streams_and_finds_its_blocks_again(model: str, tmp_path: Path,
         (("--max-new-tokens", "0"), "max_new_tokens is 0"),
         (("--max-new-tokens", "5000"), "the model's context is 4096"),
         (("--gpu-bytes", "1000"), "engine.gpu_bytes is 1000"),
+        (("--gpu-bytes", "900TB"), "engine.gpu_bytes is 900000000000000; cpu has no room"),
         (("--prompt", "", "--raw"), "the prompt is empty"),
     ],
 )
 def test_generate_refuses(arguments: tuple[str, ...], words: str, model: str, capfd: Any) -> None:
     assert words in refused(capfd, 2, "generate", "--prompt", "hello", "--model", model, *arguments)
+
+
+def test_weights_that_are_cut_short_are_refused(model: str, tmp_path: Path, capfd: Any) -> None:
+    folder = Path(shutil.copytree(model, tmp_path / "cut"))
+    weights = folder / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:5000])
+    assert f"model {folder}: " in refused(capfd, 2, "generate", "--prompt", "hello", "--model", str(folder))
 
 
 def test_status_shows_what_answers_and_what_does_not(capfd: Any) -> None:
