@@ -281,6 +281,4 @@ class RayTierClient:
                 return False
             self._mapped, self._link = link.mapped, link
             self._timeouts = 0
-            # What was given back meanwhile, to nobody.
-            self._unsaid_leases = self._unsaid_grants = True
             return True

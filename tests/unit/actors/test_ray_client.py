@@ -214,6 +214,19 @@ def test_slow_calls_among_others_break_no_link(client: RayTierClient, door: Door
         door.fault = None
         client.lookup(query([0]), SOON)
     assert door.calls.count("attach") == 1
+    assert door.calls.count("lookup") == 6 * MAX_TIMEOUTS
+    assert client.connected()
+
+
+def test_a_tier_that_has_forgotten_us_is_attached_to_again(client: RayTierClient, door: Door) -> None:
+    store(client, [0])
+    link = client._link
+    assert link is not None
+    door.cache.detach(link.info.holder)
+    assert words(client.lookup(query([0]), SOON)) == "M"
+    assert client.connected(SOON)
+    assert serve(client, [0]) == [0]
+    assert door.calls.count("attach") == 3  # its file was gone, so that it had to make another
 
 
 def test_any_error_of_the_tier_is_a_miss(client: RayTierClient, door: Door) -> None:
@@ -276,6 +289,17 @@ class TestStartedAgain:
         client.flush()
         assert slots_in(doors[-1].cache, "reserved") == 0
         assert store(client, [7]) == [7]
+
+    def test_an_idle_engine_finds_the_new_one_without_a_call_to_the_old(
+        self, client: RayTierClient, doors: list[Door], tmp_path: Path
+    ) -> None:
+        store(client, [0])
+        calls = list(doors[-1].calls)
+        self.restart(doors, tmp_path)
+        client.flush()
+        eventually(lambda: client.connected() and client._link is not None and client._link.handle is doors[-1])
+        assert doors[0].calls == calls
+        assert serve(client, [0]) == [0]
 
     def test_leases_survive_and_are_given_back_to_the_new_one(
         self, client: RayTierClient, doors: list[Door], tmp_path: Path
@@ -400,5 +424,20 @@ def test_closing_gives_everything_back(door: Door) -> None:
         client.lookup(query(range(2)), SOON)
         client.reserve(request([5]), SOON)
     assert slots_in(door.cache, "leased") == slots_in(door.cache, "reserved") == 0
-    assert not list(door.cache._arena.path.parent.glob(f"{door.cache._arena.path.name}.holder-*[!0-9a-f]"))
+    assert holder_files(door) == [door.cache._lock_file.path]
     assert words(client.lookup(query(range(2)), SOON)) == "MM"
+
+
+def test_closing_ends_a_holder_though_the_tier_does_not_hear(door: Door) -> None:
+    with connected(lambda: door) as client:
+        store(client, range(2))
+        client.lookup(query(range(2)), SOON)
+        door.fault = never_ran(CallTimedOut("hung"))
+    assert holder_files(door) == [door.cache._lock_file.path]
+    door.cache.tick()
+    assert slots_in(door.cache, "leased") == 0
+
+
+def holder_files(door: Door) -> list[Path]:
+    arena = door.cache._arena.path
+    return list(arena.parent.glob(f"{arena.name}.holder-*"))
