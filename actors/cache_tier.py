@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,15 +16,18 @@ from hifc_ray.actors import names, wire
 from hifc_ray.actors.calls import ask
 from hifc_ray.client import Grant, StoreRequest
 from hifc_ray.config import TierConfig
-from hifc_ray.errors import HifcError, TierUnavailable
+from hifc_ray.errors import HifcError, NoRoom, TierUnavailable
+from hifc_ray.host import leftovers
 from hifc_ray.messages import CallHeader, GrantName, Held, TierInfo
 from hifc_ray.policies import registry
+from hifc_ray.policy import AdmissionPolicy, EvictionPolicy
 from hifc_ray.reports import reports_to_arrow
 from hifc_ray.tiering import TieredCache
 from hifc_ray.types import FloatArray
 
 REPORT_DEADLINE_S = 2.0  # for the policy actor's answer; nothing waits for it
 REOPEN_PAUSE_S = 0.5  # between tries to open arena and flash: what is in the way (a dying process, a mount) may go
+LEFTOVER_S = 30.0  # an arena without owner and holders for so long is not about to be re-attached; sooner if room lacks
 
 log = logging.getLogger(__name__)
 
@@ -43,6 +47,7 @@ class CacheTierActor:
         self._config = config
         self._slot_bytes = slot_bytes
         self._arena_path = arena_path
+        self._shm = Path(arena_path).parent
         self._node_id = node_id
         self._namespace = namespace
         self._cache: TieredCache | None = None
@@ -119,14 +124,13 @@ class CacheTierActor:
                 return False
             try:
                 policy = self._config.policy
-                self._cache = TieredCache(
-                    self._config,
-                    self._slot_bytes,
-                    registry.eviction(policy.eviction),
-                    registry.admission(policy.admission),
-                    arena_path=Path(self._arena_path),
-                    node=self._node_id,
-                )
+                eviction, admission = registry.eviction(policy.eviction), registry.admission(policy.admission)
+                try:
+                    self._cache = self._make(eviction, admission)
+                except NoRoom:
+                    if not leftovers.remove(leftovers.dead(self._shm)):
+                        raise
+                    self._cache = self._make(eviction, admission)
             except HifcError as error:
                 if str(error) != str(self._problem):
                     log.error("the cache tier cannot open: %s", error)
@@ -134,12 +138,20 @@ class CacheTierActor:
                 return False
             return True
 
+    def _make(self, eviction: EvictionPolicy, admission: AdmissionPolicy) -> TieredCache:
+        path = Path(self._arena_path)
+        return TieredCache(self._config, self._slot_bytes, eviction, admission, arena_path=path, node=self._node_id)
+
     def _run(self) -> None:
+        dead, since_s = leftovers.dead(self._shm), time.monotonic()
         while self._cache is None and not self._closing.wait(REOPEN_PAUSE_S):
             self._open()
         sequence = 0
         while not self._closing.wait(self._config.policy.report_interval_s):
             sequence += 1
+            if dead and time.monotonic() - since_s >= LEFTOVER_S:
+                log.info("removed %d arenas that nobody uses any more", leftovers.remove(dead))
+                dead = {}
             try:
                 self._exchange_mail(sequence)
             except HifcError as error:

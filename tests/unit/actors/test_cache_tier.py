@@ -125,6 +125,37 @@ def test_closed_before_it_ever_opened(start: Start, tmp_path: Path) -> None:
     assert not actor._open()
 
 
+def left(directory: Path) -> Path:
+    path = directory / "hifc-of-a-killed-ray"
+    arena.create(path, 4 * SLOT_BYTES, SLOT_BYTES).close()
+    return path
+
+
+def test_what_the_dead_have_left_makes_room(start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = left(tmp_path)
+    check = arena._check_room
+
+    def short_of_room(at: Path, size: int) -> None:
+        if path.exists():
+            raise NoRoom("host.arena_bytes needs more")
+        check(at, size)
+
+    monkeypatch.setattr(arena, "_check_room", short_of_room)
+    start(TierConfig(ARENA)).check()
+    assert not path.exists()
+
+
+def test_what_the_dead_have_left_goes_after_a_while(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = left(tmp_path)
+    monkeypatch.setattr(cache_tier, "LEFTOVER_S", 0.2)
+    actor = start(TierConfig(ARENA, policy=PolicyConfig(report_interval_s=0.01)))
+    assert path.exists()  # it may be about to be re-attached
+    eventually(lambda: not path.exists())
+    actor.check()
+
+
 def test_what_is_not_ours_to_explain_is_raised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: Any) -> None:
         raise ZeroDivisionError
