@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from hifc_ray.actors import cluster, names, placement
+from hifc_ray.actors import cluster
 from hifc_ray.actors.calls import ask
 from hifc_ray.config import HostConfig, TierConfig
 from hifc_ray.errors import (
@@ -74,6 +74,7 @@ def test_slots_smaller_than_a_block_are_refused_by_the_engine(stage: Stage) -> N
 
 def test_a_closed_tier_says_so(stage: Stage) -> None:
     tier = stage.small_tier()
+    assert stage.small_tier()._actor_id == tier._actor_id  # a node has one, however often it is started
     client = stage.client()
     ask(tier.close.remote(flush=False), WAIT_S)
     ask(tier.close.remote(flush=False), WAIT_S)
@@ -81,18 +82,3 @@ def test_a_closed_tier_says_so(stage: Stage) -> None:
         ask(tier.summary.remote(), WAIT_S)
     assert serve(client, [0]) == []
     assert not client.connected(0.5)
-
-
-def test_a_session_is_one_of_its_name(stage: Stage) -> None:
-    """Two tiers of one node cannot be: the second call gives the first."""
-    first, second = stage.small_tier(), stage.small_tier()
-    assert first._actor_id == second._actor_id
-    arena = names.arena_path(_session(), stage.namespace, stage.node)
-    assert ask(first.arena_path.remote(), WAIT_S) == str(arena)
-    assert placement.policy(stage.namespace)._actor_id == placement.policy(stage.namespace)._actor_id
-
-
-def _session() -> str:
-    import ray
-
-    return str(ray.get_runtime_context().get_session_name())

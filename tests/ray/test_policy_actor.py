@@ -34,14 +34,9 @@ def test_reports_that_say_something_new_raise_the_version(stage: Stage) -> None:
     assert ask(policy.report.remote(report(1, node="third", version=40)), WAIT_S).version == 41
     nodes = ask(policy.nodes.remote(), WAIT_S)
     assert {node: newest.sequence for node, newest in nodes.items()} == {"another": 3, "third": 1}
-
-
-def test_a_batch_of_another_shape_is_refused_by_name(stage: Stage) -> None:
-    policy = stage.policy()
-    batch = report(1)
     with pytest.raises(ConfigError, match="reports have the schema"):
-        ask(policy.report.remote(batch.drop_columns(["hits"])), WAIT_S)
-    assert ask(policy.weights.remote(), WAIT_S).version == 0
+        ask(policy.report.remote(report(9).drop_columns(["hits"])), WAIT_S)
+    assert ask(policy.weights.remote(), WAIT_S).version == 41
 
 
 def test_the_policy_actor_is_killed_and_tiers_go_on(stage: Stage) -> None:
@@ -67,23 +62,10 @@ def test_the_policy_actor_is_killed_and_tiers_go_on(stage: Stage) -> None:
     asked = int(stage.summary()["counters"]["lookup_keys"])
     eventually(lambda: ask(policy.nodes.remote(), WAIT_S)[stage.node].accesses >= asked)
 
-
-def test_a_tier_started_again_takes_the_weights_of_the_moment(stage: Stage) -> None:
-    policy = stage.policy()
-    tier = stage.small_tier()
-    before = eventually(lambda: weights_version(stage))
     killed = kill_process(tier)
-    eventually(lambda: pid(stage.find_tier()) != killed)
-    assert eventually(lambda: (now := weights_version(stage)) > before and now)
+    eventually(lambda: pid(tier) != killed)
+    assert eventually(lambda: weights_version(stage) > later)  # a tier started again takes those of the moment
     assert set(ask(policy.nodes.remote(), WAIT_S)) == {stage.node}
-
-
-def test_without_a_policy_actor_nothing_is_missing(stage: Stage) -> None:
-    stage.small_tier()
-    client = stage.client()
-    assert store(client, range(4)) == [0, 1, 2, 3]
-    assert serve(client, range(4)) == [0, 1, 2, 3]
-    assert weights_version(stage) == 0
 
 
 def pid_of(actor: Any) -> int:
