@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import TYPE_CHECKING
+
 import typer
 
 from hifc_ray import config
 from hifc_ray.cli.options import ConfigFile, Device, FlashBytes, FlashDir, GpuBytes, HostBytes
 from hifc_ray.cli.output import Json, print_table, results_on_stdout, to_json
+
+if TYPE_CHECKING:
+    from hifc_ray.health.verdict import Verdict
 
 
 def doctor(
@@ -29,7 +35,8 @@ def doctor(
         "tier.flash.limit_bytes": flash_bytes,
         "tier.flash.directory": flash_dir,
     }
-    verdicts = examine(config.load(config_file, values))
+    settings = config.load(config_file, values)
+    verdicts = [*examine(settings), *_use_of(settings.tier.flash.directory)]
     healthy = worst(verdicts) < Level.FAIL
     rows = [(verdict.level.name.lower(), verdict.name, verdict.what, verdict.advice) for verdict in verdicts]
     columns = ("level", "name", "what", "advice")
@@ -42,3 +49,16 @@ def doctor(
     else:
         print_table("hifc doctor", ("", "of", "what was found", "what to do"), rows)
     raise typer.Exit(0 if healthy else 1)
+
+
+def _use_of(directory: Path | None) -> list[Verdict]:
+    """A directory that exists may still be somebody else's: health does not know flash, so it is asked here."""
+    from hifc_ray.flash.refusal import why_refused
+    from hifc_ray.health.verdict import fail
+
+    if directory is None or not directory.is_dir():
+        return []
+    reason = why_refused(directory)
+    if reason is None:
+        return []
+    return [fail("flash use", reason, "name a directory that only this cache uses, or stop the process that has it")]
