@@ -19,7 +19,6 @@ from hifc_ray import env
 from hifc_ray.client import ChainQuery, Grant, Lease, LookupReply, StoreRequest
 from hifc_ray.clock import Clock, MonotonicClock
 from hifc_ray.config import TierConfig
-from hifc_ray.errors import StorageError
 from hifc_ray.flash import Device, FlashStore
 from hifc_ray.host import HostBooks, arena
 from hifc_ray.host.table import MAX_HOLDERS
@@ -29,11 +28,12 @@ from hifc_ray.stats import Stats
 from hifc_ray.tiering.answering import Answerer
 from hifc_ray.tiering.demotion import Demoter
 from hifc_ray.tiering.granting import Granter
-from hifc_ray.tiering.holders import Holder, Holders, lock_holder_file
+from hifc_ray.tiering.holders import Holders, lock_holder_file
 from hifc_ray.tiering.ledger import LeaseLedger
 from hifc_ray.tiering.promotion import Promoter
+from hifc_ray.tiering.serving import Serving
 from hifc_ray.tiering.shared import Shared
-from hifc_ray.types import BoolArray, ByteArray, FloatArray, Lookup, Namespace, Tier
+from hifc_ray.types import BoolArray, ByteArray, FloatArray, Lookup
 
 log = logging.getLogger(__name__)
 
@@ -72,35 +72,38 @@ class TieredCache:
         self._eviction = eviction
         self._weights = Weights()
         self._closed = threading.Event()
-        flash = self._open_flash(device, slot_bytes)
-        try:
-            path = arena_path or _own_path(config.flash.directory)
-            self._arena = arena.create(path, config.host.arena_bytes, slot_bytes)
-        except BaseException:
-            if flash is not None:
-                flash.close()
-            raise
+        self._arena, flash = self._open(arena_path, device, slot_bytes)
         self._books = HostBooks(self._arena.table)
         self._shared = Shared(config, self._arena, self._books, flash, self.stats, self._clock)
-        self._holders = Holders(self._arena.path, self._arena.incarnation)
+        holders = Holders(self._arena.path, self._arena.incarnation)
         self._lock_file = lock_holder_file(self._arena.path)
         self._promoter = Promoter(self._shared) if flash is not None else None
         self._demoter = Demoter(self._shared, eviction, admission)
-        self._answerer = Answerer(self._shared, self._promoter, self.window)
+        answerer = Answerer(self._shared, self._promoter, self.window)
         self._granter = Granter(self._shared)
+        self._serving = Serving(self._shared, holders, answerer, self._granter)
         self._ledger = LeaseLedger(self.num_slots)
         self._store_sequence = 0
         self._next_sweep = 0.0
-        self._take_back_from_the_dead()
-        self._me = self._adopt(self._lock_file.path).number
+        self._serving.take_back_from_the_dead()
+        self._me = self._serving.attach(self._lock_file.path).number
         self._thread = threading.Thread(target=self._run, name="hifc-evictor", daemon=True)
         if background:
             self._thread.start()
 
-    def _open_flash(self, device: Device | None, block_bytes: int) -> FlashStore | None:
-        if self.config.flash.directory is None and device is None:
-            return None
-        return FlashStore(self.config.flash, block_bytes, self.stats, device=device, clock=self._clock)
+    def _open(
+        self, arena_path: Path | None, device: Device | None, slot_bytes: int
+    ) -> tuple[arena.Arena, FlashStore | None]:
+        config, flash = self.config, None
+        if config.flash.directory is not None or device is not None:
+            flash = FlashStore(config.flash, slot_bytes, self.stats, device=device, clock=self._clock)
+        try:
+            path = arena_path or _own_path(config.flash.directory)
+            return arena.create(path, config.host.arena_bytes, slot_bytes), flash
+        except BaseException:
+            if flash is not None:
+                flash.close()
+            raise
 
     # What an engine in this process asks (`TierClient`).
 
@@ -119,7 +122,7 @@ class TieredCache:
         return max(1, min(max(share, 2), self.num_slots // 2))
 
     def lookup(self, query: ChainQuery, deadline_s: float) -> LookupReply:
-        reply = self._answer(query, self._me)
+        reply = self._serving.answer(query, self._me)
         self._ledger.add(reply.lease)
         return reply
 
@@ -137,7 +140,7 @@ class TieredCache:
 
     def reserve(self, request: StoreRequest, deadline_s: float) -> Grant:
         self._store_sequence += 1
-        return self._reserve(request, self._me, self._store_sequence)
+        return self._serving.grant(request, self._me, self._store_sequence)
 
     def commit(self, grant: Grant, attention: FloatArray | None, deadline_s: float) -> int:
         if not grant.granted:
@@ -158,41 +161,27 @@ class TieredCache:
 
     def attach(self, holder_path: str) -> TierInfo:
         """Give the process that has locked this file a name for its calls; safe to repeat. Raises `StorageError`."""
-        name = self._adopt(Path(holder_path)).name
+        name = self._serving.attach(Path(holder_path)).name
         path = str(self._arena.path)
         return TierInfo(PROTOCOL_VERSION, self._arena.incarnation, name, path, holder_path, self.node, self.window)
 
     def detach(self, name: int) -> None:
         """A holder leaves: what it holds is taken back."""
-        with self._shared.lock:
-            holder = self._holders.named(name)
-            if holder is not None and not self._shared.closed:
-                self._forget_holder(holder.number)
+        self._serving.detach(name)
 
     def serve_lookup(self, header: CallHeader, held: Held, query: ChainQuery | None) -> LookupReply | None:
         """`lookup` for another process; without a query it only gives back. None: overtaken, or caller unknown."""
-        with self._shared.lock:
-            holder = None if self._shared.closed else self._holders.accept_lookup(header)
-            if holder is not None:
-                self._release_unnamed(holder.number, held)
-        if holder is None:
-            self.stats.add("calls_refused", reason="lookup")
-            return None
-        return None if query is None else self._answer(query, holder.number)
+        return self._serving.lookup(header, held, query)
 
     def serve_reserve(self, header: CallHeader, held: Held, request: StoreRequest) -> Grant | None:
-        """`reserve` for another process. None: the call was overtaken or is unknown."""
-        holder = self._accept_store(header, held)
-        return None if holder is None else self._reserve(request, holder.number, header.sequence)
+        """`reserve` for another process. None: overtaken, or caller unknown."""
+        return self._serving.reserve(header, held, request)
 
     def serve_commit(
         self, header: CallHeader, held: Held, grant: GrantName, attention: FloatArray | None
     ) -> int | None:
-        """`commit` for another process."""
-        holder = self._accept_store(header, held)
-        if holder is None:
-            return None
-        return self._granter.commit(holder.number, grant.incarnation, grant.sequence, attention)
+        """`commit` for another process. None: overtaken, or caller unknown."""
+        return self._serving.commit(header, held, grant, attention)
 
     # What the node asks.
 
@@ -204,7 +193,7 @@ class TieredCache:
         self._demoter.make_room()
         if self._clock.now() >= self._next_sweep:
             self._next_sweep = self._clock.now() + SWEEP_S
-            self._take_back_from_the_dead()
+            self._serving.take_back_from_the_dead()
 
     def use_weights(self, weights: Weights) -> bool:
         """Take weights newer than the ones in use; False if these are not."""
@@ -286,7 +275,7 @@ class TieredCache:
 
     def _let_go_of_leases(self, keep_arena: bool) -> None:
         """So that `flush` gets at what was leased. What others hold in an arena that goes on stays theirs."""
-        self._take_back(self._me)
+        self._serving.take_back(self._me)
         if not keep_arena:
             for holder in range(MAX_HOLDERS):
                 self._books.release(self._books.held_by(holder), holder)
@@ -301,74 +290,6 @@ class TieredCache:
                 # A bug, told loudly; but a tier that no longer makes room or ends waits would hang its engines.
                 log.exception("tick of the cache tier failed")
                 self.stats.add("tick_failures", reason=type(error).__name__)
-
-    def _answer(self, query: ChainQuery, holder: int) -> LookupReply:
-        self._note_namespace(query.namespace, holder)
-        reply = self._answerer.lookup(query, holder)
-        if not query.continued:
-            self.stats.add("lookup_keys", len(query.keys))
-        self.stats.add("served_blocks", len(reply.lease))
-        return reply
-
-    def _reserve(self, request: StoreRequest, holder: int, sequence: int) -> Grant:
-        if request.layout.block_bytes > self.slot_bytes:
-            raise StorageError(
-                f"a block of this model is {request.layout.block_bytes} bytes; this tier's slots are {self.slot_bytes}"
-            )
-        self._note_namespace(request.namespace, holder)
-        return self._granter.reserve(request, holder, sequence)
-
-    def _note_namespace(self, namespace: Namespace, holder: int) -> None:
-        with self._shared.lock:
-            if holder in self._holders and self._holders.note_namespace(holder, namespace):
-                self._shared.live_namespaces(self._holders.namespaces())
-
-    def _accept_store(self, header: CallHeader, held: Held) -> Holder | None:
-        with self._shared.lock:
-            holder = None if self._shared.closed else self._holders.accept_store(header)
-            taken = self._granter.take_back(holder.number, held) if holder is not None else 0
-        if holder is None:
-            self.stats.add("calls_refused", reason="store")
-        elif taken:
-            self.stats.add("grants_taken_back", taken, tier=Tier.HOST, reason="unnamed")
-        return holder
-
-    def _release_unnamed(self, holder: int, held: Held) -> None:
-        have = self._books.held_by(holder)
-        if len(have):
-            self._books.release(self._books.unnamed(have, held.slots, held.generations), holder)
-
-    def _take_back_from_the_dead(self) -> None:
-        """Free what the dead hold: holders whose lock is gone, and numbers in the table that nobody has."""
-        with self._shared.lock:
-            table = self._arena.table
-            bits = int(np.bitwise_or.reduce(table.holders)) if len(table) else 0
-            named = {number for number in range(64) if bits >> number & 1}
-            writers = {int(w) for w in np.unique(table.writer[self._books.reserved()]) if w < 64}
-            gone = set(self._holders.dead()) | {number for number in named | writers if number not in self._holders}
-            for number in gone:
-                self._forget_holder(number)
-        if gone:
-            self.stats.add("holders_lost", len(gone))
-
-    def _adopt(self, holder_path: Path) -> Holder:
-        with self._shared.lock:
-            if self._shared.closed:
-                raise StorageError(f"the tier of arena {self._arena.path} is closed; attach to the next one")
-            known = self._holders.number_of(holder_path)
-            holder = self._holders.attach(holder_path)
-            if known is None:
-                self._take_back(holder.number)  # whoever had this number before is gone, and its slots with it
-        return holder
-
-    def _forget_holder(self, number: int) -> None:
-        self._take_back(number)
-        self._holders.detach(number)
-
-    def _take_back(self, number: int) -> None:
-        self._granter.take_back(number, Held())
-        self._granter.forget(number)
-        self._books.release(self._books.held_by(number), number)
 
 
 def wait_for(mapped: arena.Arena, reply: LookupReply, deadline_s: float) -> ByteArray:

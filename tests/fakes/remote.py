@@ -27,7 +27,7 @@ class Remote:
     @property
     def number(self) -> int:
         """Its bit in the slot table."""
-        holder = self.tier._holders.named(self.info.holder)
+        holder = self.tier._serving._holders.named(self.info.holder)
         assert holder is not None
         return holder.number
 

@@ -337,7 +337,7 @@ def test_a_namespace_of_any_holder_is_in_use(tier: TieredCache, engine: Remote) 
     granted(engine.reserve(request([5], THEIRS)))
     named = tier._books.find([*query(range(4)).keys, *query([5], THEIRS).keys])
     assert not tier._books.hotness.foreign[named].any()
-    assert tier._holders.namespaces() == {OURS, THEIRS}
+    assert tier._serving._holders.namespaces() == {OURS, THEIRS}
 
 
 def test_a_closed_tier_refuses_other_processes(tmp_path: Path) -> None:
