@@ -33,7 +33,3 @@ class LeaseLedger:
         """Everything that is leased now, as each call to a tier carries it."""
         slots = np.flatnonzero(self._counts).astype(np.int64)
         return Held(slots, self._generations[slots])
-
-    @property
-    def num_leases(self) -> int:
-        return int(self._counts.sum())
