@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from hifc_ray import config
+from hifc_ray.cli import options
 from hifc_ray.cli.options import Address, ConfigFile, Device, FlashBytes, GpuBytes, HostBytes, Model
 from hifc_ray.cli.output import Json, print_table, results_on_stdout, say, to_json
 
@@ -41,15 +41,15 @@ def demo(
 ) -> None:
     """Play conversations that overflow the pool into host memory and flash, and compare with computing all."""
     sizes = SIZES if config_file is None else (None, None, None)  # a file says it all
-    values = {
-        "engine.model": model,
-        "engine.device": device,
-        "engine.gpu_bytes": sizes[0] if gpu_bytes is None else gpu_bytes,
-        "tier.host.arena_bytes": sizes[1] if host_bytes is None else host_bytes,
-        "tier.flash.limit_bytes": sizes[2] if flash_bytes is None else flash_bytes,
-        "tier.flash.directory": flash_dir,
-    }
-    settings = config.load(config_file, values)
+    settings = options.settings(
+        config_file,
+        model=model,
+        device=device,
+        gpu_bytes=sizes[0] if gpu_bytes is None else gpu_bytes,
+        host_bytes=sizes[1] if host_bytes is None else host_bytes,
+        flash_bytes=sizes[2] if flash_bytes is None else flash_bytes,
+        flash_dir=flash_dir,
+    )
     with results_on_stdout(as_json) as results:
         say("loading")
         from hifc_ray.demo.report import TIER_COLUMNS, fact_rows, tier_rows

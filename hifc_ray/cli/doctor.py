@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from hifc_ray import config
+from hifc_ray.cli import options
 from hifc_ray.cli.options import ConfigFile, Device, FlashBytes, FlashDir, GpuBytes, HostBytes
 from hifc_ray.cli.output import Json, print_table, results_on_stdout, to_json
 
@@ -28,14 +28,14 @@ def doctor(
     from hifc_ray.health.examine import examine
     from hifc_ray.health.verdict import Level, worst
 
-    values = {
-        "engine.gpu_bytes": gpu_bytes,
-        "engine.device": device,
-        "tier.host.arena_bytes": host_bytes,
-        "tier.flash.limit_bytes": flash_bytes,
-        "tier.flash.directory": flash_dir,
-    }
-    settings = config.load(config_file, values)
+    settings = options.settings(
+        config_file,
+        device=device,
+        gpu_bytes=gpu_bytes,
+        host_bytes=host_bytes,
+        flash_bytes=flash_bytes,
+        flash_dir=flash_dir,
+    )
     verdicts = [*examine(settings), *_use_of(settings.tier.flash.directory)]
     healthy = worst(verdicts) < Level.FAIL
     rows = [(verdict.level.name.lower(), verdict.name, verdict.what, verdict.advice) for verdict in verdicts]

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hifc_ray import config
+from hifc_ray.cli import options
 from hifc_ray.cli.options import ConfigFile, Device, FlashBytes, FlashDir, GpuBytes, HostBytes, Model
 from hifc_ray.cli.output import Json, results_on_stdout, say, to_json
 
 if TYPE_CHECKING:
+    from hifc_ray.config import Config
     from hifc_ray.engine.loop import Engine
     from hifc_ray.engine.sequence import Result
 
@@ -44,15 +45,15 @@ def generate(
     as_json: Json = False,
 ) -> None:
     """Answer one prompt. With --flash-dir or --host-bytes (or --config) its blocks are kept and found again."""
-    values = {
-        "engine.model": model,
-        "engine.device": device,
-        "engine.gpu_bytes": gpu_bytes,
-        "tier.host.arena_bytes": host_bytes,
-        "tier.flash.limit_bytes": flash_bytes,
-        "tier.flash.directory": flash_dir,
-    }
-    settings = config.load(config_file, values)
+    settings = options.settings(
+        config_file,
+        model=model,
+        device=device,
+        gpu_bytes=gpu_bytes,
+        host_bytes=host_bytes,
+        flash_bytes=flash_bytes,
+        flash_dir=flash_dir,
+    )
     with_tier = any(value is not None for value in (config_file, host_bytes, flash_dir))
     with results_on_stdout(as_json) as results:
         from hifc_ray.engine import chat
@@ -80,7 +81,7 @@ def generate(
                 say("hifc: not all of the prompt's blocks could be stored")
 
 
-def _engine(settings: config.Config, with_tier: bool, stack: contextlib.ExitStack) -> Engine:
+def _engine(settings: Config, with_tier: bool, stack: contextlib.ExitStack) -> Engine:
     from hifc_ray.engine.loop import Engine
     from hifc_ray.engine.preview import preview
     from hifc_ray.policies import registry

@@ -1,4 +1,4 @@
-"""Options that several commands share; `config.load` puts them on top of a file, by dotted name."""
+"""Options that several commands share, and the configuration that they make on top of a file."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from hifc_ray import config
 
 ConfigFile = Annotated[Path | None, typer.Option("--config", help="YAML file with the configuration.")]
 GpuBytes = Annotated[str | None, typer.Option("--gpu-bytes", help="Size of the block pool, such as 512MiB.")]
@@ -16,3 +18,25 @@ Device = Annotated[str | None, typer.Option("--device", help="auto, cpu, cuda or
 Model = Annotated[str | None, typer.Option("--model", help="smollm2, a path, or a model of the Hugging Face hub.")]
 Address = Annotated[str | None, typer.Option("--address", help="host:port of a Ray cluster; default: RAY_ADDRESS.")]
 Namespace = Annotated[str, typer.Option("--namespace", help="Ray namespace of the actors.")]
+
+
+def settings(
+    config_file: Path | None,
+    *,
+    model: str | None = None,
+    device: str | None = None,
+    gpu_bytes: str | None = None,
+    host_bytes: str | None = None,
+    flash_bytes: str | None = None,
+    flash_dir: Path | None = None,
+) -> config.Config:
+    """The configuration in a file, if any, with the options that were given on top. Raises `ConfigError`."""
+    values = {
+        "engine.model": model,
+        "engine.device": device,
+        "engine.gpu_bytes": gpu_bytes,
+        "tier.host.arena_bytes": host_bytes,
+        "tier.flash.limit_bytes": flash_bytes,
+        "tier.flash.directory": flash_dir,
+    }
+    return config.load(config_file, values)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from hifc_ray import config
+from hifc_ray.cli import options
 from hifc_ray.cli.options import (
     Address,
     ConfigFile,
@@ -40,15 +40,15 @@ def up(
     as_json: Json = False,
 ) -> None:
     """Start what is missing on a running Ray cluster; safe to repeat. It stays until `hifc down`."""
-    values = {
-        "engine.model": model,
-        "engine.device": device,
-        "engine.gpu_bytes": gpu_bytes,
-        "tier.host.arena_bytes": host_bytes,
-        "tier.flash.limit_bytes": flash_bytes,
-        "tier.flash.directory": flash_dir,
-    }
-    settings = config.load(config_file, values)
+    settings = options.settings(
+        config_file,
+        model=model,
+        device=device,
+        gpu_bytes=gpu_bytes,
+        host_bytes=host_bytes,
+        flash_bytes=flash_bytes,
+        flash_dir=flash_dir,
+    )
     with results_on_stdout(as_json) as results:
         from hifc_ray.actors import cluster, connection
         from hifc_ray.engine.preview import preview
