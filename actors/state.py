@@ -11,7 +11,7 @@ from hifc_ray.actors import cluster
 from hifc_ray.actors.calls import ask
 from hifc_ray.errors import HifcError
 
-HIT_TIERS = ("gpu", "host", "flash", "remote")
+HIT_TIERS = ("gpu", "host", "flash")
 
 
 def state(namespace: str) -> dict[str, Any]:

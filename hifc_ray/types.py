@@ -52,7 +52,6 @@ class Tier(IntEnum):
     GPU = 0
     HOST = 1
     FLASH = 2
-    REMOTE = 3
 
 
 class BlockState(IntEnum):
