@@ -15,6 +15,7 @@ from hifc_ray.actors import names, placement
 from hifc_ray.actors.calls import ask
 from hifc_ray.config import EngineConfig, TierConfig
 from hifc_ray.errors import ConfigError, HifcError, TierUnavailable
+from hifc_ray.host.arena import lock_path
 from hifc_ray.locks import is_locked
 
 TIER_DEADLINE_S = 120.0  # for an arena to be allocated and a log to be recovered
@@ -154,7 +155,7 @@ def arena_here(namespace: str) -> Path:
 
 def sweep(arena: Path) -> None:
     """Remove what a tier that died or was killed has left of this arena, unless a process still holds it."""
-    lock = arena.with_name(arena.name + ".lock")
+    lock = lock_path(arena)
     end = time.monotonic() + ANSWER_DEADLINE_S
     while is_locked(lock) and time.monotonic() < end:
         time.sleep(0.05)
