@@ -167,9 +167,8 @@ class Storer:
         give_up = min(filled.deadline_s for filled in granted)
         in_time = all(ticket.wait(max(0.0, give_up - time.monotonic())) for ticket in tickets)
         for ticket in tickets:
-            ticket.wait(
-                None
-            )  # a deadline ends the waiting, never the copy: until it returns the slot is not given back
+            # A deadline ends the waiting for a result, never the copy: until it returns the slot is not given back.
+            ticket.wait(None)
         points.reach("engine.store.copied")
         if not in_time:
             self._client.abort(grant)
