@@ -1,5 +1,5 @@
 # make demo        the main job on one machine, then its table
-# make test        the tests that take seconds
+# make test        all tests but the long ones
 # make test-long   all tests, with the real model
 # make lint        ruff, mypy, import-linter
 #
