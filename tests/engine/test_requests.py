@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from hifc_ray.client import ChainQuery, Grant, Lease, LookupReply, StoreRequest, all_missed, all_refused
 from hifc_ray.config import EngineConfig
@@ -174,3 +175,23 @@ def test_a_broken_tier_costs_a_recompute(mode: str) -> None:
         engine.pool.check()
         assert engine.pool.num_available == engine.pool.num_blocks
     np.testing.assert_array_equal(np.stack(result.logits), np.stack(expected.logits))
+
+
+def test_after_a_change_of_weights_nothing_of_before_is_found() -> None:
+    prompt, params = tokens_of(5 * BLOCK_TOKENS + 3), SamplingParams(max_new_tokens=4, keep_logits=True)
+
+    def change(model: Any) -> None:
+        with torch.no_grad():
+            next(model.parameters()).mul_(-0.5)
+
+    with make_engine() as fresh:
+        change(fresh.loaded.model)
+        expected = fresh.generate([prompt], params)[0]
+    with make_engine() as engine:
+        engine.generate([prompt], params)
+        assert engine.generate([prompt], params)[0].blocks["gpu"] == 5
+        change(engine.loaded.model)
+        engine.weights_changed()
+        result = engine.generate([prompt], params)[0]
+    assert (result.blocks.get("gpu", 0), result.blocks["computed"]) == (0, 5)
+    assert np.array_equal(np.stack(result.logits), np.stack(expected.logits))
