@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
@@ -71,12 +72,9 @@ def generate(
             chatting = not raw and engine.tokenizer is not None and chat.has_template(engine.tokenizer)
             tokens = chat.first_turn(engine.tokenizer, [{"role": "user", "content": prompt}]) if chatting else prompt
             if as_json:
-                result = engine.generate([tokens], params)[0]
-                print(to_json(_answer(result)), file=results)
+                print(to_json(_answer(engine.generate([tokens], params)[0])), file=results)
             else:
-                for _, text in engine.stream(tokens, params):
-                    print(text, end="", flush=True, file=results)
-                print(file=results)
+                _print_stream(engine.stream(tokens, params), results)
             if cache == "on" and not engine.drain(CLOSE_S):
                 say("hifc: not all of the prompt's blocks could be stored")
 
@@ -96,6 +94,12 @@ def _engine(settings: Config, with_tier: bool, stack: contextlib.ExitStack) -> E
         stack.callback(client.close)
     engine: Engine = stack.enter_context(Engine(settings.engine, client, progress=say))
     return engine
+
+
+def _print_stream(pieces: Iterator[tuple[int, str]], results: TextIO) -> None:
+    for _, text in pieces:
+        print(text, end="", flush=True, file=results)
+    print(file=results)
 
 
 def _answer(result: Result) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from hifc_ray.cli.options import (
     Namespace,
 )
 from hifc_ray.cli.output import Json, results_on_stdout, say, to_json
+from hifc_ray.config import Config
 
 Engines = Annotated[
     int | None, typer.Option("--engines", help="Inference actors; default: one per GPU, or one without GPUs.", min=0)
@@ -53,10 +54,7 @@ def up(
         from hifc_ray.actors import cluster, connection
         from hifc_ray.engine.preview import preview
 
-        directory = settings.tier.flash.directory
-        if directory is not None:  # actors run in directories of their own
-            flash = replace(settings.tier.flash, directory=directory.absolute())
-            settings = replace(settings, tier=replace(settings.tier, flash=flash))
+        settings = _with_absolute_paths(settings)
         try:
             joined = connection.join(address, namespace)
             say(f"Ray {joined}; starting policy, manager and cache tiers")
@@ -67,10 +65,17 @@ def up(
         finally:
             connection.leave()
         if as_json:
-            print(
-                to_json({"ray": joined.address, "namespace": namespace, "tiers": nodes, "engines": names}), file=results
-            )
+            answer = {"ray": joined.address, "namespace": namespace, "tiers": nodes, "engines": names}
+            print(to_json(answer), file=results)
         else:
-            print(
-                f"up on {joined.address}: {len(nodes)} cache tiers, {len(names)} engines ({', '.join(names) or 'none'})"
-            )
+            engine_names = ", ".join(names) or "none"
+            print(f"up on {joined.address}: {len(nodes)} cache tiers, {len(names)} engines ({engine_names})")
+
+
+def _with_absolute_paths(settings: Config) -> Config:
+    """Actors run in directories of their own."""
+    flash = settings.tier.flash
+    if flash.directory is None:
+        return settings
+    flash = replace(flash, directory=flash.directory.absolute())
+    return replace(settings, tier=replace(settings.tier, flash=flash))
