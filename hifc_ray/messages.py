@@ -44,7 +44,10 @@ class Report:
 
 @dataclass(frozen=True)
 class Held:
-    """What a holder has leased at the moment of a call. Slots of that holder that are not named here are released."""
+    """What a holder has at the moment of a call: leased in a lookup, reserved in a call about grants.
+
+    Slots of that holder that are not named here are taken back.
+    """
 
     slots: SlotArray = field(default_factory=lambda: np.empty(0, np.int64))
     generations: GenerationArray = field(default_factory=lambda: np.empty(0, np.uint64))

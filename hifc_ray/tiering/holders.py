@@ -104,7 +104,7 @@ class Holders:
         return holder
 
     def accept_store(self, header: CallHeader) -> Holder | None:
-        """The same for reserve, commit and abort."""
+        """The same for reserve and commit."""
         holder = self._known(header)
         if holder is None or header.sequence <= holder.last_store:
             return None

@@ -1,4 +1,4 @@
-"""One direction between two places (flash → host, host → flash, host ↔ GPU): threads behind a bounded queue.
+"""One direction between two places (flash → host, host → flash): threads behind a bounded queue.
 
 A deadline ends the waiting, never the I/O: `overdue` names the jobs that are past theirs, once each. One that had not
 begun is withdrawn and will never run; of one that is running the owner must keep the memory out of use until its
