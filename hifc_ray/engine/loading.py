@@ -17,7 +17,7 @@ from hifc_ray.device.copies import Copies, Ticket
 from hifc_ray.device.pool import BlockPool
 from hifc_ray.engine.sequence import Sequence
 from hifc_ray.stats import Stats
-from hifc_ray.types import NO_SLOT, Fate, Lookup, Tier
+from hifc_ray.types import NO_SLOT, Fate, Lookup, Namespace, Tier
 
 log = logging.getLogger(__name__)
 
@@ -109,9 +109,11 @@ class Load:
             if late:
                 self._note_missed(int(self._sequence.ready.argmin()), Fate.LATE)
                 return True
+            if self._sequence.namespace is None:  # the weights have changed: what it would ask for is another model's
+                return True
             if time.monotonic() < self._ask_after_s:
                 return False
-            self._ask()
+            self._ask(self._sequence.namespace)
         self._resolve_pending()
         if not late and (self._pending or not all(copy.ticket.done() for copy in self._copies)):
             return False
@@ -141,11 +143,11 @@ class Load:
             self._sequence.table.remove(copy.block)
         self._reply, self._copies, self._pending = None, [], set()
 
-    def _ask(self) -> None:
+    def _ask(self, namespace: Namespace) -> None:
         sequence = self._sequence
         in_gpu = sequence.ready[: len(self._keys)].copy()
         query = ChainQuery(
-            namespace=sequence.namespace,  # type: ignore[arg-type]
+            namespace=namespace,
             keys=self._keys,
             in_gpu=in_gpu,
             layout=self._loader.pool.layout,

@@ -177,7 +177,10 @@ class Engine:
                 self.result(number)
 
     def weights_changed(self) -> None:
-        """The parameters are others now: what is cached under the old ones is not found any more."""
+        """The parameters are others now: what is cached under the old ones is not found any more.
+
+        Requests that were admitted before go on with the blocks they have, and ask for and share no more.
+        """
         with self._step_lock:
             self.namespace = digest(self.loaded, self.config)
             for sequence in self._scheduler.admitted:

@@ -138,3 +138,28 @@ def test_a_copy_that_is_late_costs_a_recompute_and_keeps_its_lease_until_it_retu
     engine.pool.check()
     assert engine.pool.num_available == engine.pool.num_blocks
     engine.close()
+
+
+def test_a_load_under_way_asks_for_nothing_more_when_the_weights_change() -> None:
+    """With a window smaller than the prompt it would ask again, in the name of no model at all."""
+    tier = MemoryTier(LAYOUT.block_bytes, 32, window=2)
+    engine, delayed = engine_with(tier, 32)
+    prompt = prompt_of(6, seed=1)
+    engine.generate([prompt], ONE)
+    assert engine.drain(30)
+    engine.pool.forget()
+    delayed.hold("in")
+    number = engine.submit(prompt, ONE)
+    wait_for(lambda: delayed.num_held("in") == 2, engine)
+    asked = tier.num_lookups
+    engine.weights_changed()
+    delayed.release("in")
+    result = None
+    while result is None:
+        engine.step()
+        result = engine.result(number)
+    assert tier.num_lookups == asked
+    assert engine.stats.get("lookup_failures") == 0
+    assert result.finish_reason == "length"
+    engine.pool.check()
+    engine.close()
