@@ -41,9 +41,9 @@ class CacheTierActor:
     """
 
     def __init__(self, config: TierConfig, slot_bytes: int, arena_path: str, node_id: str, namespace: str) -> None:
-        own = env.flash_dir()
-        if own is not None and config.flash.directory is not None:
-            config = replace(config, flash=replace(config.flash, directory=own))
+        own = env.flash_dirs()
+        if own and config.flash.directories:
+            config = replace(config, flash=replace(config.flash, directories=own))
         self._config = config
         self._slot_bytes = slot_bytes
         self._arena_path = arena_path

@@ -69,24 +69,50 @@ class HostConfig:
 
 @dataclass(frozen=True)
 class FlashConfig:
-    """Flash of one node. No directory means no flash tier."""
+    """Flash of one node: a directory on each of its devices. No directory means no flash tier."""
 
-    directory: Path | None = None
-    limit_bytes: int = 4 << 30
+    directories: tuple[Path, ...] = ()
+    limit_bytes: int = 4 << 30  # of all directories together
     segment_bytes: int = 0  # 0: room for 16 blocks, at least 64 MiB, or what the limit allows
-    read_threads: int = 4
-    write_threads: int = 1
-    queue_blocks: int = 64  # jobs that may wait in each direction; more are refused and counted
+    read_threads: int = 4  # of each device
+    write_threads: int = 2  # of each device
+    queue_blocks: int = 64  # jobs that may wait in each direction of each device; more are refused and counted
     read_deadline_s: float = 2.0  # then the block is a miss; its slot is quarantined until the read returns
     write_deadline_s: float = 30.0  # then the demotion has failed; its slot is quarantined until the write returns
+    read_only: bool = False  # serve and verify what is there, write nothing
+    # The most of a segment that reclaim writes again; so write amplification stays under 1 / (1 - carry_share).
+    carry_share: float = 0.1
+    filter_fpr: float = 0.01  # false-positive rate for which Bloom filters are made
+    checkpoint_interval_s: float = 60.0  # between checkpoints of access history, ghosts and weights
+    history_max_age_s: float = 7 * 86400.0  # an older checkpoint is not believed
+    drive_writes_per_day: float = 1.0  # rated endurance; 0: no budget
+    write_bytes_per_day: int = 0  # of each device; 0: drive_writes_per_day of its capacity
+    tenant_quota_bytes: int = 0  # the most that one tenant may have on flash; 0: no quota
+    max_faults: int = 8  # errors and stalls of a device within `fault_window_s` that take it out
+    fault_window_s: float = 60.0
+    retry_s: float = 30.0  # until a device that was taken out is tried again; doubled at each failure, up to 16 times
+    health_interval_s: float = 60.0  # between two looks at SMART and GPUs
 
     def __post_init__(self) -> None:
+        twice = [path for path in self.directories if self.directories.count(path) > 1]
+        _check(not twice, "flash.directories", self.directories, "each directory once")
         _check(self.limit_bytes > 0, "flash.limit_bytes", self.limit_bytes, "more than 0")
-        _check(self.segment_bytes >= 0, "flash.segment_bytes", self.segment_bytes, "0 (chosen for you) or more")
-        for name in ("read_threads", "write_threads", "queue_blocks"):
+        for name in ("segment_bytes", "drive_writes_per_day", "write_bytes_per_day", "tenant_quota_bytes"):
+            _check(getattr(self, name) >= 0, f"flash.{name}", getattr(self, name), "0 or more")
+        for name in ("read_threads", "write_threads", "queue_blocks", "max_faults"):
             _check(getattr(self, name) >= 1, f"flash.{name}", getattr(self, name), "at least 1")
-        for name in ("read_deadline_s", "write_deadline_s"):
+        for name in (
+            "read_deadline_s",
+            "write_deadline_s",
+            "checkpoint_interval_s",
+            "history_max_age_s",
+            "fault_window_s",
+            "retry_s",
+            "health_interval_s",
+        ):
             _check(getattr(self, name) > 0, f"flash.{name}", getattr(self, name), "above 0 seconds")
+        _check(0 <= self.carry_share <= 0.5, "flash.carry_share", self.carry_share, "from 0 to 0.5")
+        _check(0 < self.filter_fpr < 0.5, "flash.filter_fpr", self.filter_fpr, "above 0, below 0.5")
 
 
 @dataclass(frozen=True)
@@ -214,6 +240,9 @@ def _value(hint: Any, value: Any, where: str) -> Any:
         hint = next(arg for arg in get_args(hint) if arg is not type(None))
     if hint is Path and isinstance(value, str | Path):
         return Path(value).expanduser()
+    if get_origin(hint) is tuple:  # one, several or none
+        items = value if isinstance(value, list | tuple) else [] if value is None else [value]
+        return tuple(_value(get_args(hint)[0], item, where) for item in items)
     if where.endswith("_bytes"):
         return parse_bytes(value, where)
     if hint is float and isinstance(value, int | float) and not isinstance(value, bool):

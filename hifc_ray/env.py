@@ -25,10 +25,10 @@ def ray_address() -> str | None:
     return os.environ.get("RAY_ADDRESS") or None
 
 
-def flash_dir() -> Path | None:
-    """HIFC_FLASH_DIR: this node's flash directory, where nodes of one cluster have different ones."""
-    own = os.environ.get("HIFC_FLASH_DIR")
-    return Path(own).expanduser() if own else None
+def flash_dirs() -> tuple[Path, ...]:
+    """HIFC_FLASH_DIR: this node's flash directories, a colon between them, where nodes have different ones."""
+    own = os.environ.get("HIFC_FLASH_DIR", "")
+    return tuple(Path(directory).expanduser() for directory in own.split(os.pathsep) if directory)
 
 
 def disable_ray_auth() -> None:

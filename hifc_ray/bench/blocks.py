@@ -59,7 +59,7 @@ def store(client: TierClient, layout: BlockLayout, chained: tuple[Key, ...], con
 def tier_config(layout: BlockLayout, num_slots: int, window_share: float, directory: Path | None) -> TierConfig:
     """A tier with this many slots, and flash for many times as much."""
     host = HostConfig(arena_bytes=num_slots * layout.block_bytes, window_share=window_share)
-    return TierConfig(host, FlashConfig(directory=directory, limit_bytes=flash_bytes(layout)))
+    return TierConfig(host, FlashConfig((directory,) if directory else (), flash_bytes(layout), drive_writes_per_day=0))
 
 
 def flash_bytes(layout: BlockLayout) -> int:

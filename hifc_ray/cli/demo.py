@@ -18,9 +18,9 @@ Conversations = Annotated[int, typer.Option("--conversations", help="How many us
 Turns = Annotated[int, typer.Option("--turns", help="How many questions each of them asks.", min=1)]
 Seed = Annotated[int, typer.Option("--seed", help="Who sits at which desk, and asks what.", min=0)]
 Keep = Annotated[bool, typer.Option("--keep", help="Leave Ray, the actors and the flash directory behind.")]
-FlashDir = Annotated[
-    Path | None,
-    typer.Option("--flash-dir", help="Existing directory of its own; it is kept. Default: a temporary one."),
+FlashDirs = Annotated[
+    list[Path] | None,
+    typer.Option("--flash-dir", help="Existing directory of its own, kept; once a device. Default: a temporary one."),
 ]
 
 
@@ -31,7 +31,7 @@ def demo(
     gpu_bytes: GpuBytes = None,
     host_bytes: HostBytes = None,
     flash_bytes: FlashBytes = None,
-    flash_dir: FlashDir = None,
+    flash_dir: FlashDirs = None,
     conversations: Conversations = 4,
     turns: Turns = 3,
     seed: Seed = 0,
@@ -48,7 +48,7 @@ def demo(
         gpu_bytes=sizes[0] if gpu_bytes is None else gpu_bytes,
         host_bytes=sizes[1] if host_bytes is None else host_bytes,
         flash_bytes=sizes[2] if flash_bytes is None else flash_bytes,
-        flash_dir=flash_dir,
+        flash_dirs=flash_dir,
     )
     with results_on_stdout(as_json) as results:
         say("loading")

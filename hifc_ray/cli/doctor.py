@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from hifc_ray.cli import options
-from hifc_ray.cli.options import ConfigFile, Device, FlashBytes, FlashDir, GpuBytes, HostBytes
+from hifc_ray.cli.options import ConfigFile, Device, FlashBytes, FlashDirs, GpuBytes, HostBytes
 from hifc_ray.cli.output import Json, print_table, results_on_stdout, to_json
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ def doctor(
     gpu_bytes: GpuBytes = None,
     host_bytes: HostBytes = None,
     flash_bytes: FlashBytes = None,
-    flash_dir: FlashDir = None,
+    flash_dir: FlashDirs = None,
     device: Device = None,
     as_json: Json = False,
 ) -> None:
@@ -34,7 +34,7 @@ def doctor(
         gpu_bytes=gpu_bytes,
         host_bytes=host_bytes,
         flash_bytes=flash_bytes,
-        flash_dir=flash_dir,
+        flash_dirs=flash_dir,
     )
     verdicts = [*examine(settings), *_use_of(settings.tier.flash.directory)]
     healthy = worst(verdicts) < Level.FAIL

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 import typer
 
 from hifc_ray.cli import options
-from hifc_ray.cli.options import ConfigFile, Device, FlashBytes, FlashDir, GpuBytes, HostBytes, Model
+from hifc_ray.cli.options import ConfigFile, Device, FlashBytes, FlashDirs, GpuBytes, HostBytes, Model
 from hifc_ray.cli.output import Json, results_on_stdout, say, to_json
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def generate(
     gpu_bytes: GpuBytes = None,
     host_bytes: HostBytes = None,
     flash_bytes: FlashBytes = None,
-    flash_dir: FlashDir = None,
+    flash_dir: FlashDirs = None,
     as_json: Json = False,
 ) -> None:
     """Answer one prompt. With --flash-dir or --host-bytes (or --config) its blocks are kept and found again."""
@@ -53,9 +53,9 @@ def generate(
         gpu_bytes=gpu_bytes,
         host_bytes=host_bytes,
         flash_bytes=flash_bytes,
-        flash_dir=flash_dir,
+        flash_dirs=flash_dir,
     )
-    with_tier = any(value is not None for value in (config_file, host_bytes, flash_dir))
+    with_tier = any(value is not None for value in (config_file, host_bytes, flash_dir or None))
     with results_on_stdout(as_json) as results:
         from hifc_ray.engine import chat
         from hifc_ray.engine.sampling import SamplingParams

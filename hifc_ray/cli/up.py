@@ -13,7 +13,7 @@ from hifc_ray.cli.options import (
     ConfigFile,
     Device,
     FlashBytes,
-    FlashDir,
+    FlashDirs,
     GpuBytes,
     HostBytes,
     Model,
@@ -34,7 +34,7 @@ def up(
     gpu_bytes: GpuBytes = None,
     host_bytes: HostBytes = None,
     flash_bytes: FlashBytes = None,
-    flash_dir: FlashDir = None,
+    flash_dir: FlashDirs = None,
     engines: Engines = None,
     address: Address = None,
     namespace: Namespace = "hifc",
@@ -48,7 +48,7 @@ def up(
         gpu_bytes=gpu_bytes,
         host_bytes=host_bytes,
         flash_bytes=flash_bytes,
-        flash_dir=flash_dir,
+        flash_dirs=flash_dir,
     )
     with results_on_stdout(as_json) as results:
         from hifc_ray.actors import cluster, connection
@@ -75,7 +75,5 @@ def up(
 def _with_absolute_paths(settings: Config) -> Config:
     """Actors run in directories of their own."""
     flash = settings.tier.flash
-    if flash.directory is None:
-        return settings
-    flash = replace(flash, directory=flash.directory.absolute())
+    flash = replace(flash, directories=tuple(directory.absolute() for directory in flash.directories))
     return replace(settings, tier=replace(settings.tier, flash=flash))

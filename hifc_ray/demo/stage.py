@@ -61,7 +61,7 @@ def stage(config: Config, address: str | None, keep: bool, say: Say) -> Iterator
 
 
 def _set_up(stack: contextlib.ExitStack, config: Config, address: str | None, keep: bool, say: Say) -> Iterator[Stage]:
-    flash = config.tier.flash.directory
+    given = config.tier.flash.directories
     scratch = _directory(stack, parent_on_disk() / f"hifc-demo-{secrets.token_hex(4)}", keep)
     config = _with_flash(config, scratch)
     say(f"model {config.engine.model}")
@@ -73,7 +73,7 @@ def _set_up(stack: contextlib.ExitStack, config: Config, address: str | None, ke
     namespace = names.NAMESPACE if own else f"{names.NAMESPACE}-demo-{secrets.token_hex(3)}"
     joined = _start(stack, namespace, keep, say) if own else _join(stack, address, namespace)
     _heed_signals({signal.SIGTERM: _end})  # Ray has put a handler of its own there, which aborts
-    stack.push(_at_end(lambda: _take_down(namespace, flash is not None, say), only_on_failure=keep))
+    stack.push(_at_end(lambda: _take_down(namespace, bool(given), say), only_on_failure=keep))
     say(f"Ray {joined}; starting policy, manager and cache tier")
     cluster.up(config.tier, layout.block_bytes, namespace)
     node = ray.get_runtime_context().get_node_id()
@@ -85,7 +85,7 @@ def _set_up(stack: contextlib.ExitStack, config: Config, address: str | None, ke
     places = {
         "Ray": str(joined),
         "arena": str(ask(tier.arena_path.remote(), cluster.ANSWER_DEADLINE_S)),
-        "flash": f"{config.tier.flash.directory}" + ("" if keep or flash else ", removed at the end"),
+        "flash": ", ".join(map(str, config.tier.flash.directories)) + ("" if keep or given else ", removed at the end"),
     }
     yield Stage(engine, tier, about, scratch, places)
     if keep:
@@ -95,13 +95,13 @@ def _set_up(stack: contextlib.ExitStack, config: Config, address: str | None, ke
 
 
 def _with_flash(config: Config, scratch: Path) -> Config:
-    """With an absolute flash directory: actors run elsewhere. The given one, or an empty one of the demo's own."""
+    """With absolute flash directories: actors run elsewhere. The given ones, or an empty one of the demo's own."""
     flash = config.tier.flash
-    directory = flash.directory
-    if directory is None:
-        directory = scratch / "flash"
-        directory.mkdir(mode=0o700)
-    return replace(config, tier=replace(config.tier, flash=replace(flash, directory=directory.absolute())))
+    directories = tuple(directory.absolute() for directory in flash.directories)
+    if not directories:
+        directories = (scratch / "flash",)
+        directories[0].mkdir(mode=0o700)
+    return replace(config, tier=replace(config.tier, flash=replace(flash, directories=directories)))
 
 
 def _check_places(config: Config, slot_bytes: int) -> None:

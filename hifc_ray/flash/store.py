@@ -234,6 +234,6 @@ class FlashStore:
 
 
 def _file_device(config: FlashConfig) -> FileDevice:
-    if config.directory is None:
-        raise ConfigError("flash.directory is not set; allowed: an existing directory of its own")
-    return FileDevice(config.directory)
+    if not config.directories:
+        raise ConfigError("flash.directories is empty; allowed: an existing directory of its own on each device")
+    return FileDevice(config.directories[0])

@@ -95,10 +95,10 @@ class TieredCache:
         self, arena_path: Path | None, device: Device | None, slot_bytes: int
     ) -> tuple[arena.Arena, FlashStore | None]:
         config, flash = self.config, None
-        if config.flash.directory is not None or device is not None:
+        if config.flash.directories or device is not None:
             flash = FlashStore(config.flash, slot_bytes, self.stats, device=device, clock=self._clock)
         try:
-            path = arena_path or _own_path(config.flash.directory)
+            path = arena_path or _own_path(config.flash.directories)
             return arena.create(path, config.host.arena_bytes, slot_bytes), flash
         except BaseException:
             if flash is not None:
@@ -307,10 +307,10 @@ def wait_for(mapped: arena.Arena, reply: LookupReply, deadline_s: float) -> Byte
     return answers
 
 
-def _own_path(flash_directory: Path | None) -> Path:
-    """The arena of a tier outside a cluster: found again by its flash directory, so that a killed process leaves it."""
-    if flash_directory is not None:
-        name = blake2b(str(flash_directory.resolve()).encode(), digest_size=6).hexdigest()
+def _own_path(flash_directories: tuple[Path, ...]) -> Path:
+    """The arena of a tier outside a cluster: found again by its first flash directory, so that a killed process leaves it."""
+    if flash_directories:
+        name = blake2b(str(flash_directories[0].resolve()).encode(), digest_size=6).hexdigest()
         return env.shm_dir() / f"hifc-{name}-local"
     arena.remove_dead(env.shm_dir(), _UNNAMED)
     return env.shm_dir() / f"{_UNNAMED}{secrets.token_hex(6)}"

@@ -33,7 +33,7 @@ def make_model(seed: int = 0) -> LlamaForCausalLM:
 
 def open_cache(directory: Path) -> TieredCache:
     host = HostConfig(arena_bytes=32 * LAYOUT.block_bytes, window_share=0.5)
-    flash = FlashConfig(directory=directory, limit_bytes=64 << 20)
+    flash = FlashConfig(directories=(directory,), limit_bytes=64 << 20)
     return TieredCache(TierConfig(host=host, flash=flash), LAYOUT.block_bytes, Lru(), Always())
 
 

@@ -14,7 +14,7 @@ CONNECT_S = 30.0
 def open_anew(actor: Any) -> None:
     """An empty tier in the same process, with the next incarnation."""
     actor._cache.close(flush=False)
-    for path in actor._config.flash.directory.iterdir():
+    for path in actor._config.flash.directories[0].iterdir():
         path.unlink()
     actor._cache = None
     assert actor._open()

@@ -50,7 +50,7 @@ def blocks(numbers: Iterable[int], namespace: Namespace = OURS) -> list[FlashBlo
 def config(directory: Path | None = None, num_segments: int = 6) -> FlashConfig:
     """A limit that has room for this many whole segments of 20 blocks."""
     limit = num_segments * (segment_cost(SEGMENT_BYTES) + PAGE_BYTES) + BASE_BYTES
-    return FlashConfig(directory=directory, limit_bytes=limit, segment_bytes=SEGMENT_BYTES)
+    return FlashConfig((directory,) if directory else (), limit, segment_bytes=SEGMENT_BYTES)
 
 
 def open_store(where: Path | Device, stats: Stats | None = None, num_segments: int = 6) -> FlashStore:

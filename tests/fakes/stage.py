@@ -74,7 +74,7 @@ class Stage:
             directory.mkdir(exist_ok=True)
         return TierConfig(
             HostConfig(arena_bytes=slots * slot_bytes, **host),
-            FlashConfig(directory=directory, limit_bytes=16 << 20),
+            FlashConfig((directory,), limit_bytes=16 << 20),
             PolicyConfig(eviction="retention", report_interval_s=0.2),
         )
 

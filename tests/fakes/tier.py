@@ -42,7 +42,7 @@ def open_tier(
     """
     shares = {"low_watermark": 1 / slots, "high_watermark": 1 / slots, "window_share": 0.5, **host}
     on_disk = flash if isinstance(flash, Path) else None
-    flash_config = FlashConfig(directory=on_disk, limit_bytes=4 << 20, **(flash_options or {}))
+    flash_config = FlashConfig((on_disk,) if on_disk else (), limit_bytes=4 << 20, **(flash_options or {}))
     eviction, admission = policies or (registry.eviction("lru"), registry.admission("always"))
     return TieredCache(
         TierConfig(HostConfig(arena_bytes=slots * SLOT_BYTES, **shares), flash_config),

@@ -27,7 +27,7 @@ def live(model: str, flash: Path, short: Path, prompts: Sequence[Sequence[int]])
     """Tokens of the answers, and where the prompts' blocks came from, in a Ray of this process's own."""
     connection.start_local(NAMESPACE, short)
     try:
-        tier = TierConfig(HostConfig(arena_bytes=64 * BLOCK_BYTES), FlashConfig(flash, 16 << 20))
+        tier = TierConfig(HostConfig(arena_bytes=64 * BLOCK_BYTES), FlashConfig((flash,), 16 << 20))
         cluster.up(tier, BLOCK_BYTES, NAMESPACE)
         config = EngineConfig(model, gpu_bytes=40 * BLOCK_BYTES, block_tokens=16, threads=1)
         engine, _ = cluster.start_engine(config, 0, NAMESPACE)

@@ -62,7 +62,7 @@ def nodes(ray_cluster: Cluster, stage: Stage, tmp_path: Path) -> Iterator[Nodes]
 
 def test_a_tier_on_each_node_with_the_role(nodes: Nodes, stage: Stage, tmp_path: Path) -> None:
     gpu, cache = nodes.add("gpu"), nodes.add("cache")
-    config = TierConfig(HostConfig(arena_bytes=16 * SLOT_BYTES), FlashConfig(tmp_path / "elsewhere", 4 << 20))
+    config = TierConfig(HostConfig(arena_bytes=16 * SLOT_BYTES), FlashConfig((tmp_path / "elsewhere",), 4 << 20))
     assert set(cluster.up(config, SLOT_BYTES, stage.namespace)) == {gpu, cache}
     assert set(cluster.find(stage.namespace).tiers) == {gpu, cache}
 

@@ -70,10 +70,10 @@ def refusal(actor: CacheTierActor, kind: type[HifcError]) -> str:
     [
         (lambda d: TierConfig(HostConfig(arena_bytes=SLOT_BYTES)), NoRoom, "host.arena_bytes"),
         (lambda d: TierConfig(HostConfig(arena_bytes=1 << 50)), NoRoom, "host.arena_bytes"),
-        (lambda d: TierConfig(ARENA, FlashConfig(d, limit_bytes=4096)), ConfigError, "flash.limit_bytes"),
+        (lambda d: TierConfig(ARENA, FlashConfig((d,), limit_bytes=4096)), ConfigError, "flash.limit_bytes"),
         (lambda d: TierConfig(ARENA, policy=PolicyConfig(eviction="oracle")), ConfigError, "policy.eviction"),
         (lambda d: TierConfig(ARENA, policy=PolicyConfig(admission="oracle")), ConfigError, "policy.admission"),
-        (lambda d: TierConfig(ARENA, FlashConfig(d / "nowhere")), StorageError, "nowhere does not exist"),
+        (lambda d: TierConfig(ARENA, FlashConfig((d / "nowhere",))), StorageError, "nowhere does not exist"),
     ],
     ids=["one slot", "more than memory", "flash of a page", "no such eviction", "no such admission", "no directory"],
 )
@@ -87,13 +87,13 @@ def test_foreign_files_are_left_alone(start: Start, tmp_path: Path) -> None:
     directory = tmp_path / "flash"
     directory.mkdir()
     (directory / "thesis.tex").write_text("ten years")
-    assert "thesis.tex" in refusal(start(TierConfig(ARENA, FlashConfig(directory))), ForeignFiles)
+    assert "thesis.tex" in refusal(start(TierConfig(ARENA, FlashConfig((directory,)))), ForeignFiles)
     assert [path.name for path in directory.iterdir()] == ["thesis.tex"]
 
 
 def test_it_serves_when_what_was_in_the_way_is_gone(start: Start, tmp_path: Path) -> None:
     directory = tmp_path / "nvme"
-    actor = start(TierConfig(ARENA, FlashConfig(directory, 4 << 20)))
+    actor = start(TierConfig(ARENA, FlashConfig((directory,), 4 << 20)))
     refusal(actor, StorageError)
     assert not directory.exists()
     directory.mkdir()
@@ -106,7 +106,7 @@ def test_a_node_has_a_directory_of_its_own(start: Start, tmp_path: Path, monkeyp
     own = tmp_path / "own"
     own.mkdir()
     monkeypatch.setenv("HIFC_FLASH_DIR", str(own))
-    start(TierConfig(ARENA, FlashConfig(tmp_path / "of-others", 4 << 20))).check()
+    start(TierConfig(ARENA, FlashConfig((tmp_path / "of-others",), 4 << 20))).check()
     assert (own / LOCK_NAME).exists()
 
 
@@ -118,7 +118,7 @@ def test_without_a_flash_tier_the_node_s_directory_is_not_used(
 
 
 def test_closed_before_it_ever_opened(start: Start, tmp_path: Path) -> None:
-    actor = start(TierConfig(ARENA, FlashConfig(tmp_path / "nvme")))
+    actor = start(TierConfig(ARENA, FlashConfig((tmp_path / "nvme",))))
     actor.close()
     (tmp_path / "nvme").mkdir()
     assert "was closed" in refusal(actor, TierUnavailable)

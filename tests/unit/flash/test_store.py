@@ -284,5 +284,5 @@ def test_a_record_that_no_segment_can_hold_is_refused() -> None:
 
 
 def test_no_directory_is_a_config_error() -> None:
-    with pytest.raises(ConfigError, match=r"flash.directory is not set; allowed"):
+    with pytest.raises(ConfigError, match=r"flash.directories is empty; allowed"):
         FlashStore(config(), BLOCK_BYTES, Stats())

@@ -53,19 +53,19 @@ def test_a_whole_file(tmp_path: Path) -> None:
     file.write_text(
         "tier:\n"
         "  host: {arena_bytes: 2 GiB, low_watermark: 0}\n"
-        "  flash: {directory: ~/hifc, limit_bytes: 10GB}\n"
+        "  flash: {directories: ~/hifc, limit_bytes: 10GB}\n"
         "  policy: {eviction: retention}\n"
         "engine: {gpu_bytes: 1073741824, device: 'cuda:1', load_deadline_s: 1}\n"
     )
     loaded = config.load(file)
     assert loaded.tier.host == HostConfig(arena_bytes=2 << 30, low_watermark=0.0)
-    assert loaded.tier.flash == FlashConfig(directory=Path.home() / "hifc", limit_bytes=10**10)
+    assert loaded.tier.flash == FlashConfig(directories=(Path.home() / "hifc",), limit_bytes=10**10)
     assert loaded.tier.policy == PolicyConfig(eviction="retention")
     assert loaded.engine == EngineConfig(gpu_bytes=1 << 30, device="cuda:1", load_deadline_s=1.0)
 
 
 def test_no_flash_directory_means_no_flash(tmp_path: Path) -> None:
-    assert config.build(Config, {"tier": {"flash": {"directory": None}}}).tier.flash.directory is None
+    assert config.build(Config, {"tier": {"flash": {"directories": None}}}).tier.flash.directories == ()
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ def test_no_flash_directory_means_no_flash(tmp_path: Path) -> None:
         ({"tier": {"flash": {"read_threads": 0}}}, "flash.read_threads is 0; allowed: at least 1"),
         ({"tier": {"flash": {"read_threads": "4"}}}, "tier.flash.read_threads is '4'; it must be of type int"),
         ({"tier": {"flash": {"read_threads": True}}}, "tier.flash.read_threads is True; it must be of type int"),
-        ({"tier": {"flash": {"directory": 7}}}, "tier.flash.directory is 7; it must be a path"),
+        ({"tier": {"flash": {"directories": 7}}}, "tier.flash.directories is 7; it must be a path"),
         ({"tier": {"flash": {"write_deadline_s": 0}}}, "flash.write_deadline_s is 0.0; allowed: above 0 seconds"),
         ({"tier": []}, r"tier is \[\]; it must be a mapping"),
         ([], r"config is \[\]; it must be a mapping"),
@@ -117,10 +117,10 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
 def test_values_go_on_top_of_a_file_by_dotted_name(tmp_path: Path) -> None:
     file = tmp_path / "hifc.yaml"
     file.write_text("tier: {host: {arena_bytes: 1GiB, window_share: 0.5}}\n")
-    values = {"tier.host.arena_bytes": "2GiB", "tier.flash.directory": tmp_path, "engine.model": None}
+    values = {"tier.host.arena_bytes": "2GiB", "tier.flash.directories": [tmp_path, tmp_path / "second"], "engine.model": None}
     loaded = config.load(file, values)
     assert loaded.tier.host == HostConfig(arena_bytes=2 << 30, window_share=0.5)
-    assert loaded.tier.flash.directory == tmp_path
+    assert loaded.tier.flash.directories == (tmp_path, tmp_path / "second")
     assert loaded.engine == EngineConfig()
     assert config.load(None) == Config()
 

@@ -162,7 +162,7 @@ def test_the_report_and_the_summary_say_what_happened(tmp_path: Path) -> None:
 
 @pytest.fixture
 def config(flash_dir: Path) -> TierConfig:
-    return TierConfig(HostConfig(arena_bytes=8 * SLOT_BYTES), FlashConfig(directory=flash_dir, limit_bytes=4 << 20))
+    return TierConfig(HostConfig(arena_bytes=8 * SLOT_BYTES), FlashConfig(directories=(flash_dir,), limit_bytes=4 << 20))
 
 
 def make(config: TierConfig, **options: object) -> TieredCache:
@@ -206,7 +206,7 @@ from pathlib import Path
 import sys
 from tests.fakes.blocks import SLOT_BYTES, store
 directory = Path(sys.argv[1]) if sys.argv[1] else None
-config = TierConfig(HostConfig(arena_bytes=8 * SLOT_BYTES), FlashConfig(directory=directory, limit_bytes=4 << 20))
+config = TierConfig(HostConfig(arena_bytes=8 * SLOT_BYTES), FlashConfig((directory,) if directory else (), 4 << 20))
 tier = TieredCache(config, SLOT_BYTES, registry.eviction("lru"), registry.admission("always"))
 store(tier, range(4))
 os.kill(os.getpid(), signal.SIGKILL)
