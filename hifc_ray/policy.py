@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
+import numpy as np
+import numpy.typing as npt
+
 from hifc_ray.messages import Weights
-from hifc_ray.types import BoolArray, FloatArray, IntArray
+from hifc_ray.types import AnyArray, BoolArray, FingerprintArray, FloatArray, IntArray
 
 
 @dataclass(frozen=True)
@@ -21,9 +25,28 @@ class Features:
     turn: IntArray  # [n], conversation turn that last asked for it
     foreign: BoolArray  # [n], of a namespace that no live engine uses: leaves first
     now: int  # count of accesses of the tier
+    fingerprint: FingerprintArray = None  # type: ignore[assignment]  # [n], first 8 bytes of the key; zeros: not given
+
+    def __post_init__(self) -> None:
+        if self.fingerprint is None:
+            object.__setattr__(self, "fingerprint", np.zeros(len(self), np.uint64))
 
     def __len__(self) -> int:
         return len(self.last_access)
+
+    def take(self, rows: IntArray | BoolArray) -> Features:
+        """The features of these rows, in this order."""
+        return Features(
+            last_access=self.last_access[rows],
+            previous_access=self.previous_access[rows],
+            frequency=self.frequency[rows],
+            attention=self.attention[rows],
+            position=self.position[rows],
+            turn=self.turn[rows],
+            foreign=self.foreign[rows],
+            now=self.now,
+            fingerprint=self.fingerprint[rows],
+        )
 
 
 @runtime_checkable
@@ -32,8 +55,14 @@ class EvictionPolicy(Protocol):
 
     name: str
 
+    def values(self, features: Features) -> npt.NDArray[np.float64]:
+        """[n], what each block is worth keeping: the higher, the longer it stays. Foreign blocks get no special value."""
+
     def victims(self, features: Features, count: int) -> IntArray:
-        """At most `count` distinct rows, the first to leave first. Rows of a foreign namespace come before others."""
+        """At most `count` distinct rows, the first to leave first.
+
+        Rows of a foreign namespace come before others; then those with the lowest `values`.
+        """
 
     def use(self, weights: Weights) -> None:
         """Take newer weights; a policy without weights takes no notice."""
@@ -41,9 +70,22 @@ class EvictionPolicy(Protocol):
 
 @runtime_checkable
 class AdmissionPolicy(Protocol):
-    """Decides which blocks that leave host memory may be written to flash."""
+    """Decides which blocks that leave host memory may be written to flash. The caller holds the lock."""
 
     name: str
 
-    def admit(self, features: Features) -> BoolArray:
-        """[n], True where the block may be written."""
+    def observe(self, fingerprints: FingerprintArray) -> None:
+        """These blocks were asked for or stored, in this order: every access of the tier, whatever came of it."""
+
+    def admit(self, candidates: Features, incumbents: Features, budget_level: float) -> BoolArray:
+        """[len(candidates)], True where the block may be written.
+
+        `incumbents` are blocks on flash that would leave next, a sample of them; empty while flash has room.
+        `budget_level` is how full the bucket of the write budget is, in [0, 1]; 1.0 without a budget.
+        """
+
+    def state(self) -> Mapping[str, AnyArray]:
+        """What it has learned, as copies of arrays, for a checkpoint."""
+
+    def restore(self, state: Mapping[str, AnyArray]) -> None:
+        """Go on from a checkpoint; one of another size or policy is left aside as if there were none."""

@@ -41,6 +41,7 @@ FloatArray = npt.NDArray[np.float32]
 IntArray = npt.NDArray[np.int64]
 SlotArray = npt.NDArray[np.int64]  # the width that numpy indexes with: narrower costs a conversion at each use
 GenerationArray = npt.NDArray[np.uint64]
+FingerprintArray = npt.NDArray[np.uint64]  # first 8 bytes of keys, as numbers: enough for statistics, not for identity
 AnyArray = npt.NDArray[Any]
 
 NO_SLOT = -1

@@ -6,6 +6,9 @@ without its end still serves, and an end without its prefix does not.
 
 from __future__ import annotations
 
+import numpy as np
+import numpy.typing as npt
+
 from hifc_ray.messages import Weights
 from hifc_ray.policies.ranking import first_to_leave
 from hifc_ray.policy import Features
@@ -16,6 +19,9 @@ class Lru:
     """`EvictionPolicy` by last access."""
 
     name = "lru"
+
+    def values(self, features: Features) -> npt.NDArray[np.float64]:
+        return features.last_access.astype(np.float64)
 
     def victims(self, features: Features, count: int) -> IntArray:
         return first_to_leave(features, features.last_access, count)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 from hifc_ray.errors import ConfigError
-from hifc_ray.policies.admission import Always
+from hifc_ray.policies.always import Always
 from hifc_ray.policies.lru import Lru
 from hifc_ray.policies.retention import Retention
 from hifc_ray.policy import AdmissionPolicy, EvictionPolicy

@@ -15,6 +15,7 @@ Ages are measured against the number of blocks, so nothing depends on the size o
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 
 from hifc_ray.messages import Weights
 from hifc_ray.policies.ranking import first_to_leave
@@ -41,8 +42,11 @@ class Retention:
         if weights.version > self.weights.version:
             self.weights = weights
 
+    def values(self, features: Features) -> npt.NDArray[np.float64]:
+        return retention_value(features, self.weights)
+
     def victims(self, features: Features, count: int) -> IntArray:
-        return first_to_leave(features, retention_value(features, self.weights), count)
+        return first_to_leave(features, self.values(features), count)
 
 
 def retention_value(features: Features, weights: Weights) -> AnyArray:

@@ -104,7 +104,8 @@ class Demoter:
             if flash is None:
                 dropped += self._drop(dirty, "no_flash", Fate.EVICTED)
             else:
-                admitted = self._admission.admit(books.hotness.features(dirty))
+                nobody = books.hotness.features(dirty[:0])
+                admitted = self._admission.admit(books.hotness.features(dirty), nobody, 1.0)
                 dropped += self._drop(dirty[~admitted], "not_admitted", Fate.NOT_ADMITTED)
                 # What the queue cannot take stays where it is; stores are refused meanwhile, not lost on the way.
                 leaving = dirty[admitted][: self._channel.room * GROUP_BLOCKS]

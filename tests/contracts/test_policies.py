@@ -112,13 +112,13 @@ def test_admission_answers_for_every_row(name: str) -> None:
     assert isinstance(policy, AdmissionPolicy)
     assert policy.name == name
     for n in (0, 7):
-        admitted = policy.admit(features(n))
+        admitted = policy.admit(features(n), features(0), 1.0)
         assert admitted.shape == (n,)
         assert admitted.dtype == np.bool_
 
 
 def test_always_keeps_nothing_off_flash() -> None:
-    assert registry.admission("always").admit(features(7)).all()
+    assert registry.admission("always").admit(features(7), features(9), 0.0).all()
 
 
 def test_an_unknown_name_lists_those_that_exist() -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from hifc_ray.clock import ManualClock
 from hifc_ray.policies import registry
+from hifc_ray.policies.always import Always
 from hifc_ray.policy import Features
 from hifc_ray.tiering import TieredCache
 from hifc_ray.types import BlockState, BoolArray, Fate, Lookup, Tier
@@ -109,13 +110,13 @@ def test_without_flash_what_leaves_is_gone_and_says_so(tmp_path: Path) -> None:
     made.close()
 
 
-class Even:
+class Even(Always):
     """Admits blocks at even positions."""
 
     name = "even"
 
-    def admit(self, features: Features) -> BoolArray:
-        return np.asarray(features.position % 2 == 0)
+    def admit(self, candidates: Features, incumbents: Features, budget_level: float) -> BoolArray:
+        return np.asarray(candidates.position % 2 == 0)
 
 
 def test_what_is_not_admitted_is_dropped_and_says_so(tmp_path: Path) -> None:
