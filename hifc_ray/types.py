@@ -23,7 +23,7 @@ the moment that it is committed.
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import Any, NewType
+from typing import Any, NamedTuple, NewType
 
 import numpy as np
 import numpy.typing as npt
@@ -34,6 +34,16 @@ Key = NewType("Key", bytes)  # 32 bytes, chained: names a block and everything b
 Namespace = NewType("Namespace", bytes)  # 32 bytes: model weights, dtype, layout, shard, tenant salt
 
 KEY_BYTES = 32
+
+
+class Owner(NamedTuple):
+    """Whose a block is, as tags of the tenant's salt and of the conversation: enough to find it, not to name them."""
+
+    tenant: int = 0  # unsigned, 64 bits; 0: no salt
+    session: int = 0  # unsigned, 64 bits; 0: no conversation
+
+
+NOBODY = Owner()
 
 BoolArray = npt.NDArray[np.bool_]
 ByteArray = npt.NDArray[np.uint8]
