@@ -56,7 +56,7 @@ class EvictionPolicy(Protocol):
     name: str
 
     def values(self, features: Features) -> npt.NDArray[np.float64]:
-        """[n], what each block is worth keeping: the higher, the longer it stays. Foreign blocks get no special value."""
+        """[n], what each block is worth keeping: the higher, the longer it stays. Foreign or not makes no odds."""
 
     def victims(self, features: Features, count: int) -> IntArray:
         """At most `count` distinct rows, the first to leave first.

@@ -84,3 +84,62 @@ def test_the_count_is_the_same_however_long_ago_it_began() -> None:
         hotness.touch(rows(0), turn=0)
         assert hotness.features(rows(0)).frequency[0] <= 2.0
     assert hotness.features(rows(0)).frequency[0] == pytest.approx(2.0)
+
+
+def test_history_goes_on_after_growth(hotness: Hotness) -> None:
+    rows = np.array([1, 3])
+    hotness.born(rows, np.array([0, 1]), turn=2)
+    hotness.touch(rows[:1], turn=3)
+    before = hotness.features(rows)
+    hotness.grow(20)
+    after = hotness.features(rows)
+    for name in ("last_access", "previous_access", "position", "turn", "attention"):
+        np.testing.assert_array_equal(getattr(after, name), getattr(before, name))
+    np.testing.assert_allclose(after.frequency, before.frequency, rtol=1e-6)
+    hotness.born(np.array([19]), np.array([7]), turn=0)
+    assert hotness.features(np.array([19])).frequency.tolist() == [1.0]
+
+
+def test_growth_stretches_a_half_life_that_follows_the_rows() -> None:
+    hotness = Hotness(1)
+    hotness.born(np.array([0]), np.array([0]), turn=0)
+    hotness.grow(2)
+    for _ in range(16):
+        hotness.born(np.array([1]), np.array([0]), turn=0)
+    np.testing.assert_allclose(hotness.features(np.array([0])).frequency, [0.5], rtol=1e-6)
+
+
+@pytest.mark.parametrize("num_later", [0, 3, 500])
+def test_ages_and_counts_outlive_the_clock(hotness: Hotness, num_later: int) -> None:
+    rows = np.array([0, 1, 2])
+    hotness.born(rows, np.array([4, 5, 6]), turn=1)
+    hotness.touch(rows[1:], turn=2)
+    hotness.touch(rows[2:], turn=3)
+    hotness.seen(rows[:1], np.array([2.0], np.float32))
+    before = hotness.features(rows)
+
+    other, there = Hotness(8, half_life=4.0), np.array([5, 6, 7])
+    for _ in range(num_later):
+        other.born(np.array([0]), np.array([0]), turn=0)
+    kept = other.features(np.array([0]))
+    other.restore(there, hotness.export(rows))
+
+    after = other.features(there)
+    np.testing.assert_array_equal(after.now - after.last_access, before.now - before.last_access)
+    assert (after.previous_access >= 0).tolist() == [False, True, True]
+    np.testing.assert_array_equal((after.now - after.previous_access)[1:], (before.now - before.previous_access)[1:])
+    np.testing.assert_allclose(after.frequency, before.frequency, rtol=1e-6)
+    np.testing.assert_array_equal(after.attention, before.attention)
+    assert after.position.tolist() == [4, 5, 6]
+    assert after.turn.tolist() == [1, 2, 3]
+    if num_later:
+        now_kept = other.features(np.array([0]))
+        assert now_kept.now - now_kept.last_access[0] == kept.now - kept.last_access[0]
+        np.testing.assert_allclose(now_kept.frequency, kept.frequency, rtol=1e-6)
+
+
+def test_fingerprints_are_passed_on_or_zero(hotness: Hotness) -> None:
+    rows = np.array([0, 1])
+    names = np.array([2**63, 7], np.uint64)
+    assert hotness.features(rows, names).fingerprint.tolist() == names.tolist()
+    assert hotness.features(rows).fingerprint.tolist() == [0, 0]
