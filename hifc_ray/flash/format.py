@@ -17,6 +17,8 @@ FORMAT_VERSION = 1
 CHECKSUM_BYTES = 8
 LOCK_NAME = "LOCK"
 TEMP_SUFFIX = ".tmp"
+CHECKPOINT_NAME = "state.checkpoint"
+FAULTS_NAME = "faults.json"
 
 STAMP = struct.Struct("<8sII")
 _CHECKSUM = struct.Struct("<Q")
@@ -46,11 +48,16 @@ def hint_of(name: str) -> int | None:
 
 def is_temp(name: str) -> bool:
     """A file that a killed process left half-written."""
-    return name.endswith(TEMP_SUFFIX) and hint_of(name.removesuffix(TEMP_SUFFIX)) is not None
+    return name.endswith(TEMP_SUFFIX) and _is_small(name.removesuffix(TEMP_SUFFIX))
 
 
 def is_ours(name: str) -> bool:
-    return name == LOCK_NAME or segment_of(name) is not None or hint_of(name) is not None or is_temp(name)
+    return name == LOCK_NAME or segment_of(name) is not None or _is_small(name) or is_temp(name)
+
+
+def _is_small(name: str) -> bool:
+    """Files that `Device.put` replaces whole."""
+    return name in (CHECKPOINT_NAME, FAULTS_NAME) or hint_of(name) is not None
 
 
 def stamp(magic: bytes) -> bytes:

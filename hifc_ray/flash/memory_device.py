@@ -76,6 +76,9 @@ class MemoryDevice:
     def free_bytes(self) -> int:
         return self._capacity_bytes - sum(self.sizes().values())
 
+    def capacity_bytes(self) -> int:
+        return self._capacity_bytes
+
     def create(self, name: str, size_bytes: int) -> Extent:
         if name in self.files:
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), name)
@@ -91,9 +94,10 @@ class MemoryDevice:
 
     def put(self, name: str, data: bytes) -> None:
         self._need(len(data))
-        points.reach("flash.hint.tmp")
+        kind = name.rpartition(".")[2]
+        points.reach(f"flash.{kind}.tmp")
         self.files[name] = bytearray(data)
-        points.reach("flash.hint.renamed")
+        points.reach(f"flash.{kind}.renamed")
 
     def get(self, name: str) -> bytes:
         return bytes(self._find(name))
