@@ -105,10 +105,10 @@ def test_what_cannot_be_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 def test_nothing_is_left_open(tool: Tool) -> None:
     name, commands = tool("echo x"), Commands(timeout_s=0.1)
     commands([name])
-    before = len(os.listdir("/proc/self/fd"))
+    before = len(list(Path("/proc/self/fd").iterdir()))
     for script in ("echo x", "exit 1", "sleep 60", "yes"):
         commands([tool(script), script])
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
 def _runs(pid: int) -> bool:
