@@ -225,6 +225,17 @@ def test_an_uptime_that_makes_no_sense(tmp_path: Path, uptime: str) -> None:
     assert (reading.written_bytes, reading.written_per_day) == (1_024_000, None)
 
 
+def test_a_drive_that_counts_nothing_makes_the_sum_unknown(tmp_path: Path) -> None:
+    machine = FakeMachine(tmp_path)
+    for name in ("nvme1n1", "nvme2n1"):
+        machine.disk(name, sectors_written=2000)
+    machine.array("md0", ["nvme1n1", "nvme2n1"], sectors=1990)
+    machine.mount("/flash", "md0")
+    assert read_device(Path("/flash"), SmartReading, machine.proc, machine.sys).written_bytes == 2_048_000
+    machine.write("sys/devices/pci/nvme2n1/stat", "")
+    assert read_device(Path("/flash"), SmartReading, machine.proc, machine.sys).written_bytes is None
+
+
 def test_a_device_of_nothing(tmp_path: Path) -> None:
     reading = read_device(Path("/no/such"), SmartReading, tmp_path / "proc", tmp_path / "sys")
     assert reading == DeviceReading(Placement(Path("/no/such")))
