@@ -18,7 +18,7 @@ from hifc_ray.client import Grant, StoreRequest
 from hifc_ray.config import TierConfig
 from hifc_ray.errors import HifcError, NoRoom, TierUnavailable
 from hifc_ray.host import leftovers
-from hifc_ray.messages import CallHeader, GrantName, Held, TierInfo
+from hifc_ray.messages import CallHeader, GrantName, Held, Purge, PurgeReport, TierInfo
 from hifc_ray.policies import registry
 from hifc_ray.policy import AdmissionPolicy, EvictionPolicy
 from hifc_ray.reports import reports_to_arrow
@@ -86,6 +86,11 @@ class CacheTierActor:
     def check(self) -> None:
         """Raise `ConservationBroken` if slots do not add up."""
         self._tier().check()
+
+    @ray.method(concurrency_group="control")
+    def purge(self, what: Purge) -> PurgeReport:
+        """See `TieredCache.purge`."""
+        return self._tier().purge(what)
 
     def ping(self) -> None:
         """An empty call, to measure others against."""

@@ -22,6 +22,7 @@ from hifc_ray.engine.prompts import Prompt
 from hifc_ray.engine.sampling import SamplingParams
 from hifc_ray.engine.sequence import Result
 from hifc_ray.errors import HifcError
+from hifc_ray.messages import Purge
 
 CONNECT_S = 10.0  # how long a new actor waits for its node's tier before it goes on without one
 IDLE_S = 0.2  # how often an idle engine tells the tier what it has given back
@@ -91,6 +92,7 @@ class InferenceActor:
             "context": engine.loaded.context,
             "threads": engine.config.threads,
             "has_tier": self._client.connected(),
+            "namespace": engine.namespace.hex(),
             "node": self._node_id,
         }
 
@@ -103,6 +105,11 @@ class InferenceActor:
     def drain(self, timeout_s: float = 30.0) -> bool:
         """Wait until filled blocks are stored or dropped; False if that took longer."""
         return self._engine.drain(timeout_s)
+
+    @ray.method(concurrency_group="control")
+    def purge(self, what: Purge) -> int:
+        """See `Engine.purge`."""
+        return self._engine.purge(what)
 
     def encode(self, messages: list[dict[str, str]] | str) -> list[int]:
         """Token ids of a text, or of chat messages with the prompt for the next answer."""

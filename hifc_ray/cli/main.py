@@ -12,7 +12,7 @@ from typing import cast
 
 import typer
 
-from hifc_ray.cli import bench, demo, doctor, down, generate, status, up
+from hifc_ray.cli import bench, demo, doctor, down, generate, purge, status, up
 from hifc_ray.errors import ConfigError, StorageError, TierUnavailable
 
 INTERRUPTED = 130
@@ -29,7 +29,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for _command in (demo.demo, generate.generate, up.up, status.status, down.down, doctor.doctor):
+for _command in (demo.demo, generate.generate, up.up, status.status, down.down, purge.purge, doctor.doctor):
     app.command()(_command)
 app.add_typer(bench.app, name="bench")
 
