@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 
+from hifc_ray.actors.calls import ask
 from hifc_ray.client import TierClient
+from hifc_ray.messages import Purge, PurgeReport
 from tests.contracts.tier_client import Rig, TierClientContract
 from tests.fakes.driven import open_anew, push_out_of
 from tests.fakes.remote_client import remote_client
-from tests.fakes.stage import Stage, eventually, inside
+from tests.fakes.stage import WAIT_S, Stage, eventually, inside
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -31,6 +33,11 @@ class TestOverRay(TierClientContract):
             client.flush()
             inside(tier, push_out_of, list(numbers))
 
+        def purge(what: Purge) -> PurgeReport:
+            client.flush()
+            report: PurgeReport = ask(tier.purge.remote(what), WAIT_S)
+            return report
+
         def second() -> TierClient:
             others.append(remote_client(shared_stage))
             return others[-1]
@@ -39,10 +46,10 @@ class TestOverRay(TierClientContract):
             others[-1].kill()
             eventually(lambda: shared_stage.summary()["counters"].get("holders_lost") == 1)
 
-        yield Rig(client, push_out, shared_stage.check, second, kill_second)
+        yield Rig(client, push_out, shared_stage.check, purge, second, kill_second)
         client.close()
         for other in others:
             other.close()
         slots = eventually(lambda: (found := shared_stage.slots())["leased"] == found["reserved"] == 0 and found)
-        assert slots["quarantined"] == 0
+        assert slots["quarantined"] == slots["doomed"] == 0
         shared_stage.check()
