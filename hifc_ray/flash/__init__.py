@@ -4,6 +4,7 @@ from hifc_ray.flash.address import Address
 from hifc_ray.flash.device import Device, Extent
 from hifc_ray.flash.file_device import FileDevice
 from hifc_ray.flash.memory_device import MemoryDevice
+from hifc_ray.flash.reading import BlockRead, merge
 from hifc_ray.flash.record import FlashBlock
 from hifc_ray.flash.recovery import RecoveryReport
 from hifc_ray.flash.store import FlashStore

@@ -48,7 +48,7 @@ class FileExtent:
 class FileDevice:
     """An existing, writable directory. Files are 0600. Raises `StorageError` that says what is allowed."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, read_only: bool = False) -> None:
         self._directory = directory
         self._lock = FileLock(directory / LOCK_NAME)
         self.direct = True
@@ -98,6 +98,10 @@ class FileDevice:
                 continue
             found[entry.name] = max(stat.st_size, stat.st_blocks * 512)
         return found
+
+    def capacity_bytes(self) -> int:
+        stat = os.statvfs(self._directory)
+        return stat.f_blocks * stat.f_frsize
 
     def free_bytes(self) -> int:
         stat = os.statvfs(self._directory)

@@ -13,9 +13,13 @@ import xxhash
 
 from hifc_ray.errors import CorruptRecord, NewerFormat
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 CHECKSUM_BYTES = 8
 LOCK_NAME = "LOCK"
+PURGES_NAME = "purges.json"
+FAULTS_NAME = "faults.json"
+CHECKPOINT_NAME = "state.checkpoint"
+SMALL_NAMES = (PURGES_NAME, FAULTS_NAME, CHECKPOINT_NAME)
 TEMP_SUFFIX = ".tmp"
 
 STAMP = struct.Struct("<8sII")
@@ -46,11 +50,12 @@ def hint_of(name: str) -> int | None:
 
 def is_temp(name: str) -> bool:
     """A file that a killed process left half-written."""
-    return name.endswith(TEMP_SUFFIX) and hint_of(name.removesuffix(TEMP_SUFFIX)) is not None
+    final = name.removesuffix(TEMP_SUFFIX)
+    return final != name and (hint_of(final) is not None or final in SMALL_NAMES)
 
 
 def is_ours(name: str) -> bool:
-    return name == LOCK_NAME or segment_of(name) is not None or hint_of(name) is not None or is_temp(name)
+    return name in (LOCK_NAME, *SMALL_NAMES) or segment_of(name) is not None or hint_of(name) is not None or is_temp(name)
 
 
 def stamp(magic: bytes) -> bytes:
@@ -67,7 +72,7 @@ def check_stamp(data: bytes | memoryview, magic: bytes, what: str) -> None:
     if version > FORMAT_VERSION:
         raise NewerFormat(f"{what} has format {version}; allowed: up to {FORMAT_VERSION} in this release")
     if version != FORMAT_VERSION:
-        raise CorruptRecord(f"{what}: format {version} was never released")
+        raise CorruptRecord(f"{what}: format {version} is none of this release")
 
 
 def checksum(data: bytes | memoryview) -> int:

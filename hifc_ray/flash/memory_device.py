@@ -73,6 +73,9 @@ class MemoryDevice:
     def sizes(self) -> dict[str, int]:
         return {name: len(data) for name, data in self.files.items()}
 
+    def capacity_bytes(self) -> int:
+        return self._capacity_bytes
+
     def free_bytes(self) -> int:
         return self._capacity_bytes - sum(self.sizes().values())
 

@@ -96,7 +96,8 @@ class TieredCache:
     ) -> tuple[arena.Arena, FlashStore | None]:
         config, flash = self.config, None
         if config.flash.directories or device is not None:
-            flash = FlashStore(config.flash, slot_bytes, self.stats, device=device, clock=self._clock)
+            devices = [device] if device is not None else []
+            flash = FlashStore(config.flash, slot_bytes, self.stats, devices=devices, clock=self._clock)
         try:
             path = arena_path or _own_path(config.flash.directories)
             return arena.create(path, config.host.arena_bytes, slot_bytes), flash

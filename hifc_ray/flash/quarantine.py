@@ -1,0 +1,2 @@
+class Quarantine:
+    def __init__(self,*a): pass

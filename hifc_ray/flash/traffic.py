@@ -1,0 +1,5 @@
+from contextlib import contextmanager
+class Traffic:
+    def __init__(self,*a): pass
+    @contextmanager
+    def read(self): yield
