@@ -124,7 +124,9 @@ class CacheTierActor:
                 return False
             try:
                 policy = self._config.policy
-                eviction, admission = registry.eviction(policy.eviction), registry.admission(policy.admission)
+                eviction = registry.eviction(policy.eviction)
+                num_blocks = self._config.flash.limit_bytes // self._slot_bytes
+                admission = registry.admission(policy.admission, eviction, num_blocks)
                 try:
                     self._cache = self._make(eviction, admission)
                 except NoRoom:

@@ -31,6 +31,15 @@ def flash_dirs() -> tuple[Path, ...]:
     return tuple(Path(directory).expanduser() for directory in own.split(os.pathsep) if directory)
 
 
+def ray_memory_share() -> float:
+    """The share of memory above which Ray kills workers: RAY_memory_usage_threshold, by default 0.95."""
+    try:
+        share = float(os.environ.get("RAY_memory_usage_threshold", ""))  # noqa: SIM112 (Ray's own spelling)
+    except ValueError:
+        return 0.95
+    return share if 0 < share <= 1 else 0.95
+
+
 def disable_ray_auth() -> None:
     """For a Ray of our own on this machine: by default Ray would leave a token in the home directory for good."""
     os.environ.setdefault("RAY_AUTH_MODE", "disabled")

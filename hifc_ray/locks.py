@@ -12,13 +12,16 @@ _ASKING_S = 0.1  # `is_locked` has the lock for some microseconds, more if its p
 
 
 class FileLock:
-    """An exclusive flock on `path`, held until `release` or the death of the process. Mode 0600.
+    """A flock on `path`, held until `release` or the death of the process. Exclusive, on a file made 0600 if need be.
 
+    With `shared` it excludes only exclusive ones and makes nothing: no such file raises FileNotFoundError.
     flock belongs to the open file, so two `FileLock`s in one process exclude each other like two processes.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, shared: bool = False) -> None:
         self.path = path
+        self._flags = os.O_RDONLY if shared else os.O_RDWR | os.O_CREAT
+        self._operation = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
         self._fd = -1
 
     def acquire(self) -> bool:
@@ -27,9 +30,9 @@ class FileLock:
             return True
         give_up_s = time.monotonic() + _ASKING_S
         while True:
-            fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            fd = os.open(self.path, self._flags | os.O_CLOEXEC, 0o600)
             try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(fd, self._operation | fcntl.LOCK_NB)
             except BlockingIOError:
                 os.close(fd)
                 if time.monotonic() >= give_up_s:

@@ -36,7 +36,8 @@ def doctor(
         flash_bytes=flash_bytes,
         flash_dirs=flash_dir,
     )
-    verdicts = [*examine(settings), *_use_of(settings.tier.flash.directory)]
+    directories = settings.tier.flash.directories
+    verdicts = [*examine(settings), *(verdict for directory in directories for verdict in _use_of(directory))]
     healthy = worst(verdicts) < Level.FAIL
     rows = [(verdict.level.name.lower(), verdict.name, verdict.what, verdict.advice) for verdict in verdicts]
     columns = ("level", "name", "what", "advice")
@@ -51,14 +52,12 @@ def doctor(
     raise typer.Exit(0 if healthy else 1)
 
 
-def _use_of(directory: Path | None) -> list[Verdict]:
+def _use_of(directory: Path) -> list[Verdict]:
     """A directory that exists may still be somebody else's: health does not know flash, so it is asked here."""
     from hifc_ray.flash.refusal import why_refused
     from hifc_ray.health.verdict import fail
 
-    if directory is None or not directory.is_dir():
-        return []
-    reason = why_refused(directory)
+    reason = why_refused(directory) if directory.is_dir() else None
     if reason is None:
         return []
     return [fail("flash use", reason, "name a directory that only this cache uses, or stop the process that has it")]

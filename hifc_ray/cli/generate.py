@@ -89,7 +89,8 @@ def _engine(settings: Config, with_tier: bool, stack: contextlib.ExitStack) -> E
     if with_tier:
         tier = settings.tier
         slot_bytes = preview(settings.engine, say).block_bytes
-        eviction, admission = registry.eviction(tier.policy.eviction), registry.admission(tier.policy.admission)
+        eviction = registry.eviction(tier.policy.eviction)
+        admission = registry.admission(tier.policy.admission, eviction, tier.flash.limit_bytes // slot_bytes)
         client = TieredCache(tier, slot_bytes, eviction, admission)
         stack.callback(client.close)
     engine: Engine = stack.enter_context(Engine(settings.engine, client, progress=say))

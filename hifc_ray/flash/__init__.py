@@ -1,6 +1,6 @@
 """Flash: a log-structured store of blocks on a local device. `FlashStore` is the door."""
 
-from hifc_ray.flash.address import Address
+from hifc_ray.flash.address import Address, volume_of
 from hifc_ray.flash.device import Device, Extent
 from hifc_ray.flash.file_device import FileDevice
 from hifc_ray.flash.memory_device import MemoryDevice

@@ -35,7 +35,10 @@ class Extent(Protocol):
 
 
 class Device(Protocol):
-    """A place for extents and small files. Locked by one owner at a time."""
+    """A place for extents and small files. Locked by one owner at a time.
+
+    One that was opened only to be read may be locked by several, and refuses create, put and delete: OSError (EROFS).
+    """
 
     @property
     def path(self) -> str:
@@ -55,6 +58,9 @@ class Device(Protocol):
 
     def free_bytes(self) -> int:
         """Room that is left for new extents."""
+
+    def capacity_bytes(self) -> int:
+        """All that the medium under it holds, used or not."""
 
     def create(self, name: str, size_bytes: int) -> Extent:
         """A new extent, preallocated whole, reading as zeros. Raises OSError (ENOSPC) and then leaves nothing."""

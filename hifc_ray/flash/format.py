@@ -50,12 +50,16 @@ def hint_of(name: str) -> int | None:
 
 def is_temp(name: str) -> bool:
     """A file that a killed process left half-written."""
-    final = name.removesuffix(TEMP_SUFFIX)
-    return final != name and (hint_of(final) is not None or final in SMALL_NAMES)
+    return name.endswith(TEMP_SUFFIX) and _is_small(name.removesuffix(TEMP_SUFFIX))
 
 
 def is_ours(name: str) -> bool:
-    return name in (LOCK_NAME, *SMALL_NAMES) or segment_of(name) is not None or hint_of(name) is not None or is_temp(name)
+    return name == LOCK_NAME or segment_of(name) is not None or _is_small(name) or is_temp(name)
+
+
+def _is_small(name: str) -> bool:
+    """Files that `Device.put` replaces whole."""
+    return name in SMALL_NAMES or hint_of(name) is not None
 
 
 def stamp(magic: bytes) -> bytes:

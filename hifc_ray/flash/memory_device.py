@@ -73,11 +73,11 @@ class MemoryDevice:
     def sizes(self) -> dict[str, int]:
         return {name: len(data) for name, data in self.files.items()}
 
-    def capacity_bytes(self) -> int:
-        return self._capacity_bytes
-
     def free_bytes(self) -> int:
         return self._capacity_bytes - sum(self.sizes().values())
+
+    def capacity_bytes(self) -> int:
+        return self._capacity_bytes
 
     def create(self, name: str, size_bytes: int) -> Extent:
         if name in self.files:
@@ -94,9 +94,10 @@ class MemoryDevice:
 
     def put(self, name: str, data: bytes) -> None:
         self._need(len(data))
-        points.reach("flash.hint.tmp")
+        kind = name.rpartition(".")[2]
+        points.reach(f"flash.{kind}.tmp")
         self.files[name] = bytearray(data)
-        points.reach("flash.hint.renamed")
+        points.reach(f"flash.{kind}.renamed")
 
     def get(self, name: str) -> bytes:
         return bytes(self._find(name))

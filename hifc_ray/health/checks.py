@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from hifc_ray.config import FlashConfig, format_bytes
-from hifc_ray.health.directory import DirectoryReading
 from hifc_ray.health.gpus import GpuReading
 from hifc_ray.health.readings import Limits, MemoryReading
 from hifc_ray.health.verdict import Verdict, fail, ok, warn
 
 OLDEST_PYTHON = (3, 11)
 TESTED = {"ray": "2.60", "torch": "2.13", "transformers": "5.24"}
-OPEN_FILES = 4096  # a file a segment, some for each worker process of Ray
+OPEN_FILES = 2048  # for worker processes of Ray, connections and libraries
+SEGMENTS = 256  # the most in a directory, where their size is chosen for you
 MEMORY_SHARE = 0.8  # of what is available; the model and everything else need the rest
 
 
@@ -61,40 +61,28 @@ def check_memory(reading: MemoryReading, arena_bytes: int) -> Verdict:
     return ok("memory", what)
 
 
-def check_flash(reading: DirectoryReading | None, config: FlashConfig) -> Verdict:
-    """Does the directory exist, may it be written to, is there room for its limit?"""
-    name = "flash"
-    if reading is None:
-        return warn(name, "no directory, so blocks that leave host memory are lost", "set tier.flash.directory")
-    if not reading.exists:
-        return fail(name, f"{reading.path} does not exist", f"mkdir -p -m 700 {reading.path}")
-    if not reading.is_directory:
-        return fail(name, f"{reading.path} is not a directory", "set tier.flash.directory to a directory of its own")
-    if not reading.writable:
-        return fail(name, f"{reading.path} cannot be written to", f"chown $USER {reading.path}, or choose another")
-    room = reading.free_bytes + reading.used_bytes
-    what = f"{reading.path} has room for {format_bytes(room)}; the limit is {format_bytes(config.limit_bytes)}"
-    if room < config.limit_bytes:
-        return warn(
-            name, f"{what}: stores are refused once it is full", f"set tier.flash.limit_bytes to at most {room}"
-        )
-    return ok(name, what)
+def check_memory_monitor(reading: MemoryReading, arena_bytes: int, threshold: float) -> Verdict:
+    """Ray kills workers above a share of the machine's memory, and an arena in shared memory counts."""
+    total, used = reading.total_bytes, reading.total_bytes - reading.available_bytes
+    if total <= 0:
+        return ok("memory monitor", "how much memory there is, is not known")
+    share = (used - min(used, reading.arenas_bytes) + arena_bytes) / total
+    what = f"with the arena {share:.0%} of {format_bytes(total)} are used; Ray kills workers at {threshold:.0%}"
+    most = max(0, int((threshold - 0.05) * total) - used + min(used, reading.arenas_bytes))
+    advice = f"set tier.host.arena_bytes to at most {most}"
+    if share >= threshold:
+        return fail("memory monitor", what, advice)
+    return warn("memory monitor", what, advice) if share >= threshold - 0.05 else ok("memory monitor", what)
 
 
-def check_direct_io(reading: DirectoryReading) -> Verdict:
-    """Does its file system take O_DIRECT?"""
-    if reading.direct:
-        return ok("direct I/O", f"{reading.path} takes O_DIRECT")
-    what = f"{reading.path} refuses O_DIRECT, so blocks on flash go through the page cache and take memory twice"
-    return warn("direct I/O", what, "set tier.flash.directory to a local ext4 or xfs file system")
-
-
-def check_open_files(limits: Limits) -> Verdict:
-    if limits.open_files is None or limits.open_files >= OPEN_FILES:
+def check_open_files(limits: Limits, flash: FlashConfig) -> Verdict:
+    """A file for each segment stays open, and some for each worker process of Ray."""
+    most = flash.limit_bytes // flash.segment_bytes if flash.segment_bytes else SEGMENTS * len(flash.directories)
+    needed = OPEN_FILES + most
+    if limits.open_files is None or limits.open_files >= needed:
         return ok("open files", "no limit" if limits.open_files is None else f"limit {limits.open_files}")
-    return warn(
-        "open files", f"limit {limits.open_files}, less than {OPEN_FILES}", "ulimit -n 65536, before starting Ray"
-    )
+    what = f"limit {limits.open_files}, less than {needed} ({most} segments)"
+    return warn("open files", what, f"ulimit -n {max(65536, needed)}, before starting Ray")
 
 
 def check_locked_memory(limits: Limits, gpus: GpuReading, arena_bytes: int) -> Verdict:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import mmap
 import os
 import tempfile
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hifc_ray.health.readings import free_bytes
@@ -23,6 +24,9 @@ class DirectoryReading:
     free_bytes: int = 0
     used_bytes: int = 0  # by files in it
     direct: bool = False  # a write with O_DIRECT succeeded
+    readable: bool = False
+    mode: int = 0  # permission bits
+    device: int = 0  # number of the file system, equal for directories that share its room
 
 
 def read_directory(path: Path) -> DirectoryReading:
@@ -31,19 +35,36 @@ def read_directory(path: Path) -> DirectoryReading:
         return DirectoryReading(path, exists=False)
     if not path.is_dir():
         return DirectoryReading(path, exists=True)
-    free = free_bytes(path)
-    if not os.access(path, os.R_OK | os.W_OK | os.X_OK):
-        return DirectoryReading(path, exists=True, is_directory=True, free_bytes=free)
-    used = sum(entry.stat(follow_symlinks=False).st_blocks * 512 for entry in os.scandir(path))
+    stat = path.stat()
+    readable = os.access(path, os.R_OK | os.X_OK)
+    reading = DirectoryReading(
+        path,
+        exists=True,
+        is_directory=True,
+        free_bytes=free_bytes(path),
+        used_bytes=_used_bytes(path) if readable else 0,
+        readable=readable,
+        mode=stat.st_mode & 0o7777,
+        device=stat.st_dev,
+    )
+    if not readable or not os.access(path, os.W_OK):
+        return reading
     try:
         fd = _nameless_file(path)
     except OSError:
-        return DirectoryReading(path, exists=True, is_directory=True, free_bytes=free, used_bytes=used)
+        return reading
     try:
-        direct = _takes_direct_writes(fd)
+        return replace(reading, writable=True, direct=_takes_direct_writes(fd))
     finally:
         os.close(fd)
-    return DirectoryReading(path, True, True, True, free, used, direct)
+
+
+def _used_bytes(directory: Path) -> int:
+    used = 0
+    for entry in os.scandir(directory):
+        with suppress(OSError):  # a file that has just gone
+            used += entry.stat(follow_symlinks=False).st_blocks * 512
+    return used
 
 
 def _nameless_file(directory: Path) -> int:

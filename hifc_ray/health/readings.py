@@ -9,7 +9,10 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
+from hifc_ray.health import kernel
 from hifc_ray.layout import round_up
+
+_CGROUP = kernel.SYS / "fs/cgroup"
 
 
 @dataclass(frozen=True)
@@ -21,6 +24,7 @@ class MemoryReading:
     shm_free_bytes: int
     arenas_bytes: int  # already allocated to arenas of this package there
     available_bytes: int  # that a process may still take, within its container's limit
+    total_bytes: int = 0  # of the machine, or its container's limit
 
 
 @dataclass(frozen=True)
@@ -48,7 +52,7 @@ def memory(shm_dir: Path) -> MemoryReading:
     stat = os.statvfs(shm_dir)
     arenas = sum(path.stat().st_blocks * 512 for path in shm_dir.glob("hifc-*") if path.is_file())
     total, free = stat.f_blocks * stat.f_frsize, free_bytes(shm_dir)
-    return MemoryReading(shm_dir, total, free, arenas, available_bytes())
+    return MemoryReading(shm_dir, total, free, arenas, available_bytes(), total_bytes())
 
 
 def free_bytes(directory: Path) -> int:
@@ -57,15 +61,20 @@ def free_bytes(directory: Path) -> int:
     return stat.f_bavail * stat.f_frsize
 
 
-def available_bytes(proc: Path = Path("/proc"), cgroup: Path = Path("/sys/fs/cgroup")) -> int:
+def available_bytes(proc: Path = kernel.PROC, cgroup: Path = _CGROUP) -> int:
     """Memory that can be had without swapping: of the machine, and within the container's limit if it has one."""
-    fields = dict(line.split(":", 1) for line in (proc / "meminfo").read_text().splitlines())
-    machine = int(fields["MemAvailable"].split()[0]) * 1024
-    limit, used = _number(cgroup / "memory.max"), _number(cgroup / "memory.current")
+    machine = _memory_field("MemAvailable", proc)
+    limit, used = kernel.number(cgroup / "memory.max"), kernel.number(cgroup / "memory.current")
     return machine if limit is None or used is None else min(machine, max(0, limit - used))
 
 
-def num_cores(cgroup: Path = Path("/sys/fs/cgroup")) -> int:
+def total_bytes(proc: Path = kernel.PROC, cgroup: Path = _CGROUP) -> int:
+    """Memory of the machine, or its container's limit if that is less."""
+    machine, limit = _memory_field("MemTotal", proc), kernel.number(cgroup / "memory.max")
+    return machine if limit is None else min(machine, limit)
+
+
+def num_cores(cgroup: Path = _CGROUP) -> int:
     """Cores that this process may use: its affinity, and its container's quota (rounded up) if it has one."""
     cores = len(os.sched_getaffinity(0))
     try:
@@ -84,9 +93,10 @@ def _soft_limit(kind: int) -> int | None:
     return None if soft == resource.RLIM_INFINITY else soft
 
 
-def _number(path: Path) -> int | None:
-    try:
-        text = path.read_text().strip()
-    except OSError:
-        return None
-    return int(text) if text.isdigit() else None
+def _memory_field(name: str, proc: Path) -> int:
+    """A line of /proc/meminfo; 0 if it is not there, as on kernels before MemAvailable."""
+    for line in (kernel.text(proc / "meminfo") or "").splitlines():
+        words = line.split()
+        if words[:1] == [f"{name}:"] and len(words) > 1 and kernel.is_number(words[1]):
+            return int(words[1]) * 1024
+    return 0

@@ -25,6 +25,22 @@ class Verdict:
     advice: str = ""
 
 
+@dataclass(frozen=True)
+class DeviceVerdict(Verdict):
+    """About the device under a flash directory, with what a tier is to do by itself."""
+
+    read_only: bool = False  # write nothing more to it; what is there is still served
+    drain: bool = False  # move the blocks worth keeping to other devices
+
+
+@dataclass(frozen=True)
+class GpuVerdict(Verdict):
+    """About one GPU, with what those who run actors on it are to do."""
+
+    gpu: int = 0
+    restart: bool = False  # restart this GPU's actor soon: only a reset takes the bad memory out of use
+
+
 def ok(name: str, what: str, advice: str = "") -> Verdict:
     return Verdict(name, Level.OK, what, advice)
 

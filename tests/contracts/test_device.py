@@ -111,6 +111,11 @@ def test_an_extent_that_does_not_fit_leaves_nothing(device: Device) -> None:
     assert EXTENT not in device.sizes()
 
 
+def test_room_is_part_of_capacity(device: Device) -> None:
+    device.create(EXTENT, SIZE).close()
+    assert SIZE <= device.free_bytes() + SIZE <= device.capacity_bytes()
+
+
 def test_a_small_file_is_replaced_whole(reopen: Callable[[], Device]) -> None:
     reopen().put(HINT, b"first, and longer")
     reopen().put(HINT, b"second")

@@ -124,7 +124,7 @@ def test_always_keeps_nothing_off_flash() -> None:
 def test_an_unknown_name_lists_those_that_exist() -> None:
     with pytest.raises(ConfigError, match=r"policy\.eviction is 'belady'; allowed: lru, retention"):
         registry.eviction("belady")
-    with pytest.raises(ConfigError, match=r"policy\.admission is 'never'; allowed: always"):
+    with pytest.raises(ConfigError, match=r"policy\.admission is 'never'; allowed: always, budgeted, second-sight, tinylfu"):
         registry.admission("never")
 
 

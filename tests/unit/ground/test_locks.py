@@ -142,3 +142,18 @@ def test_who_only_asks_does_not_keep_others_out(path: Path) -> None:
         stop.set()
         for asker in askers:
             asker.join()
+
+
+def test_shared_locks_exclude_only_exclusive_ones(path: Path) -> None:
+    first, second, alone = FileLock(path, shared=True), FileLock(path, shared=True), FileLock(path)
+    with pytest.raises(FileNotFoundError):
+        first.acquire()
+    path.touch()
+    assert first.acquire()
+    assert second.acquire()
+    assert not alone.acquire()
+    first.release()
+    second.release()
+    assert alone.acquire()
+    assert not first.acquire()
+    alone.release()

@@ -10,7 +10,6 @@ import pytest
 
 from hifc_ray.config import FlashConfig
 from hifc_ray.health import checks
-from hifc_ray.health.directory import DirectoryReading
 from hifc_ray.health.gpus import Gpu, GpuReading
 from hifc_ray.health.readings import Limits, MemoryReading
 from hifc_ray.health.verdict import Level, Verdict, ok, warn, worst
@@ -18,7 +17,6 @@ from hifc_ray.health.verdict import Level, Verdict, ok, warn, worst
 ROOT = Path(__file__).parents[3]
 GB = 10**9
 MEMORY = MemoryReading(Path("/dev/shm"), 4 * GB, 3 * GB, arenas_bytes=0, available_bytes=8 * GB)
-DIRECTORY = DirectoryReading(Path("/flash"), True, True, True, free_bytes=9 * GB, used_bytes=GB, direct=True)
 ONE_GPU = GpuReading((Gpu(0, "H200", 140 * GB, 100 * GB),))
 
 
@@ -84,30 +82,35 @@ def test_memory_behind_the_arena() -> None:
     assert_verdict(checks.check_memory(MEMORY, 9 * GB), Level.FAIL, "8.0 GB available", "at most 6400000000")
 
 
-def test_flash() -> None:
-    config = FlashConfig(limit_bytes=10 * GB)
-    assert_verdict(checks.check_flash(DIRECTORY, config), Level.OK, "/flash", "10.0 GB")
-    assert_verdict(checks.check_flash(None, config), Level.WARN, "tier.flash.directory")
-    smaller = replace(DIRECTORY, used_bytes=0)
-    assert_verdict(checks.check_flash(smaller, config), Level.WARN, "limit_bytes to at most 9000000000")
-    read_only = replace(DIRECTORY, writable=False)
-    assert_verdict(checks.check_flash(read_only, config), Level.FAIL, "cannot be written to")
-    a_file = DirectoryReading(Path("/flash"), exists=True)
-    assert_verdict(checks.check_flash(a_file, config), Level.FAIL, "not a directory")
-    nothing = DirectoryReading(Path("/flash"), exists=False)
-    assert_verdict(checks.check_flash(nothing, config), Level.FAIL, "mkdir -p -m 700 /flash")
-
-
-def test_direct_io() -> None:
-    assert_verdict(checks.check_direct_io(DIRECTORY), Level.OK)
-    assert_verdict(checks.check_direct_io(replace(DIRECTORY, direct=False)), Level.WARN, "page cache", "ext4 or xfs")
-
-
 @pytest.mark.parametrize(
-    ("open_files", "level"), [(None, Level.OK), (65536, Level.OK), (4096, Level.OK), (1024, Level.WARN)]
+    ("open_files", "level"), [(None, Level.OK), (65536, Level.OK), (2304, Level.OK), (2303, Level.WARN)]
 )
 def test_open_files(open_files: int | None, level: Level) -> None:
-    assert_verdict(checks.check_open_files(Limits(open_files, None)), level)
+    flash = FlashConfig(directories=(Path("/flash"),))
+    assert_verdict(checks.check_open_files(Limits(open_files, None), flash), level)
+
+
+def test_open_files_for_many_small_segments() -> None:
+    flash = FlashConfig(directories=(Path("/flash"),), limit_bytes=10**12, segment_bytes=10**7)
+    verdict = checks.check_open_files(Limits(65536, None), flash)
+    assert_verdict(verdict, Level.WARN, "100000 segments", "ulimit -n 102048")
+
+
+def test_memory_monitor_counts_the_arena() -> None:
+    memory = replace(MEMORY, total_bytes=10 * GB)  # 2 of it used
+    assert_verdict(checks.check_memory_monitor(memory, 6 * GB, 0.95), Level.OK, "80% of 10.0 GB", "95%")
+    assert_verdict(checks.check_memory_monitor(memory, 7 * GB, 0.95), Level.WARN, "at most 7000000000")
+    assert_verdict(checks.check_memory_monitor(memory, 75 * GB // 10, 0.95), Level.FAIL, "95%")
+    assert_verdict(checks.check_memory_monitor(memory, 6 * GB, 0.5), Level.FAIL, "at most 2500000000")
+
+
+def test_memory_monitor_counts_an_arena_that_is_there_once() -> None:
+    running = replace(MEMORY, total_bytes=10 * GB, arenas_bytes=2 * GB)
+    assert_verdict(checks.check_memory_monitor(running, 2 * GB, 0.95), Level.OK, "20%")
+
+
+def test_memory_monitor_without_a_figure() -> None:
+    assert_verdict(checks.check_memory_monitor(MEMORY, GB, 0.95), Level.OK)
 
 
 def test_locked_memory_matters_with_a_gpu_only() -> None:

@@ -39,6 +39,18 @@ def test_available_memory_within_a_container(tmp_path: Path, limit: str, used: s
     assert readings.available_bytes(fake_proc(tmp_path), tmp_path) == available
 
 
+def test_memory_in_all(tmp_path: Path) -> None:
+    assert readings.total_bytes(fake_proc(tmp_path), tmp_path) == 16000 * 1024
+    (tmp_path / "memory.max").write_text("1000000\n")
+    assert readings.total_bytes(tmp_path, tmp_path) == 1_000_000
+
+
+@pytest.mark.parametrize("content", ["", "MemAvailable\n", "MemAvailable: lots kB\n", "\x00" * 100, "MemAvailable:\n"])
+def test_memory_that_makes_no_sense_is_none_at_all(tmp_path: Path, content: str) -> None:
+    (tmp_path / "meminfo").write_text(content)
+    assert readings.available_bytes(tmp_path, tmp_path) == 0
+
+
 def test_cores_within_a_container(tmp_path: Path) -> None:
     mine = len(os.sched_getaffinity(0))
     assert readings.num_cores(tmp_path) == mine
@@ -53,7 +65,7 @@ def test_memory_of_a_directory(tmp_path: Path) -> None:
     reading = readings.memory(tmp_path)
     assert reading.arenas_bytes == 8192
     assert 0 < reading.shm_free_bytes <= reading.shm_total_bytes
-    assert reading.available_bytes > 0
+    assert 0 < reading.available_bytes <= reading.total_bytes
 
 
 def test_versions() -> None:
@@ -89,7 +101,8 @@ def test_a_file_system_without_nameless_files_or_direct_io(tmp_path: Path, monke
 
 def test_a_directory_that_cannot_be_written_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "access", lambda *_: False)
-    assert not read_directory(tmp_path).writable
+    reading = read_directory(tmp_path)
+    assert (reading.writable, reading.readable) == (False, False)
 
 
 def test_what_is_no_directory(tmp_path: Path) -> None:
@@ -116,12 +129,11 @@ def test_a_broken_driver_is_a_problem_and_no_error(monkeypatch: pytest.MonkeyPat
 
 
 def test_examining_this_machine_names_each_thing_once(tmp_path: Path) -> None:
-    verdicts = examine(Config(TierConfig(flash=FlashConfig(directory=tmp_path))))
+    verdicts = examine(Config(TierConfig(flash=FlashConfig(directories=(tmp_path,)))))
     names = [verdict.name for verdict in verdicts]
     assert len(set(names)) == len(names)
-    assert {"python", "ray", "shared memory", "memory", "flash", "direct I/O", "open files", "cores", "gpu"} <= set(
-        names
-    )
+    assert {"python", "ray", "shared memory", "memory", "memory monitor", "cores", "gpu", "open files"} <= set(names)
+    assert {"flash", "permissions", "direct I/O", "device", "file system", "endurance"} <= set(names)
 
 
 def test_a_shared_memory_directory_that_is_missing_is_a_verdict(
@@ -131,3 +143,20 @@ def test_a_shared_memory_directory_that_is_missing_is_a_verdict(
     (verdict,) = [verdict for verdict in examine(Config()) if verdict.name == "shared memory"]
     assert verdict.level == Level.FAIL
     assert "HIFC_SHM_DIR" in verdict.advice
+
+
+def test_a_directory_tells_its_mode_and_file_system(tmp_path: Path) -> None:
+    tmp_path.chmod(0o750)
+    reading = read_directory(tmp_path)
+    assert (reading.mode, reading.device, reading.readable) == (0o750, tmp_path.stat().st_dev, True)
+
+
+def test_several_directories_are_named_apart(tmp_path: Path) -> None:
+    one, other = tmp_path / "one", tmp_path / "other"
+    one.mkdir(mode=0o700)
+    verdicts = examine(Config(TierConfig(flash=FlashConfig(directories=(one, other)))))
+    names = [verdict.name for verdict in verdicts]
+    assert len(set(names)) == len(names)
+    assert f"direct I/O {one}" in names
+    (missing,) = [verdict for verdict in verdicts if verdict.name == f"flash {other}"]
+    assert missing.level == Level.FAIL
