@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from contextlib import contextmanager
 from types import TracebackType
 
@@ -150,18 +150,40 @@ class FlashStore:
         with self._lock:
             self._set_live(frozenset(live))
 
-    def choose_volume(self, num_bytes: int) -> int | None:
-        """The volume that so many bytes should go to: the emptiest of the least busy; None if none takes any."""
+    @property
+    def budget_level(self) -> float:
+        """How full the fullest bucket of a device that takes blocks is, in [0, 1]; 0 if none takes any."""
+        return max((volume.budget.level for volume in self.volumes if volume.writable), default=0.0)
+
+    def why_not(self) -> str:
+        """Why no block may be written now: `read-only`, `out`, or `budget`."""
+        states = {volume.state for volume in self.volumes}
+        return "budget" if "ok" in states else "out" if "out" in states else "read-only"
+
+    def draw(self, num_bytes: int, busy: Callable[[int], int] | None = None) -> int | None:
+        """The volume that so many bytes may be written to now, drawn from its budget; None if there is none.
+
+        The least `busy` comes first (by number; by default by bytes under way), and of those the emptiest.
+        """
+        measure = busy or (lambda number: self.volumes[number].pending_bytes // max(1, num_bytes))
         takes = [volume for volume in self.volumes if volume.writable]
-        if not takes:
-            return None
-        return min(takes, key=lambda v: (v.pending_bytes // max(1, num_bytes), v.log.used_bytes / v.log.limit_bytes)).number
+        takes.sort(key=lambda volume: (measure(volume.number), volume.fill))
+        return next((volume.number for volume in takes if volume.budget.draw(num_bytes)), None)
+
+    def has_room_for(self, tenant: int, num_bytes: int) -> bool:
+        """Would a tenant stay within its quota?"""
+        quota = self._config.tenant_quota_bytes
+        if not quota:
+            return True
+        with self._lock:
+            return self._index.tenant_bytes(tenant) + num_bytes <= quota
 
     def append(self, blocks: Sequence[FlashBlock], volume: int | None = None) -> list[Address]:
         """Store blocks; the address of each, in order. A key that is here already is not written again.
 
-        Raises `FlashFull`, or OSError from the device: what earlier writes of the batch have stored stays and can be
-        located, the rest is not indexed, and a later append tries again. ValueError: a shape that no record can have.
+        `volume`: one that `draw` named for them; by default it is asked here. Raises `FlashFull`, or OSError from the
+        device: what earlier writes of the batch have stored stays and can be located, the rest is not indexed, and a
+        later append tries again. ValueError: a shape that no record can have.
         """
         known = dict(zip((b.key for b in blocks), self.locate([b.key for b in blocks]), strict=True))
         fresh = {block.key: block for block in blocks if known[block.key] is None}
@@ -286,10 +308,10 @@ class FlashStore:
     def _store(self, encoded: list[EncodedBlock], number: int | None) -> dict[Key, Address]:
         size = sum(block.record_bytes for block in encoded)
         if number is None:
-            number = self.choose_volume(size)
+            number = self.draw(size)
         try:
             if number is None:
-                raise FlashFull(f"no device takes blocks now: {', '.join(f'{v.path} {v.state}' for v in self.volumes)}")
+                raise FlashFull(f"no device takes blocks now: {self.why_not()}")
             rows = join_rows(self.volumes[number].append(encoded))
         except (FlashFull, OSError) as error:
             reason = "full" if isinstance(error, FlashFull) else "error"
@@ -327,7 +349,7 @@ class FlashStore:
         for number in np.unique(segments(entries["where"])).tolist():
             try:
                 records = volume.records(number, entries[segments(entries["where"]) == number])
-                target = self.choose_volume(sum(record.record_bytes for record in records))
+                target = self.draw(sum(record.record_bytes for record in records))
                 if target is None:
                     return
                 self.volumes[target].append(records)

@@ -95,6 +95,11 @@ class Volume:
         return "draining" if self.draining else "read-only" if self.read_only else "ok"
 
     @property
+    def fill(self) -> float:
+        """Share of its limit that is in use."""
+        return self.log.used_bytes / self.log.limit_bytes
+
+    @property
     def writable(self) -> bool:
         return self.state == "ok" and not self._closed
 
@@ -126,13 +131,18 @@ class Volume:
     def append(self, encoded: Sequence[EncodedBlock]) -> list[EntryArray]:
         """Store records and index them; their rows. Raises `FlashFull` or OSError; what was written before stays."""
         pending, done = list(encoded), []
-        while pending:
-            with self._pen:
-                segment = self._with_room(pending[0].record_bytes)
-                run = writer.take(pending, segment.room_bytes)
-                offset = self.log.reserve(segment, sum(block.record_bytes for block in run))
-            done.append(self._write(segment, offset, run))
-            pending = pending[len(run) :]
+        size = sum(block.record_bytes for block in pending)
+        self._pend(size)
+        try:
+            while pending:
+                with self._pen:
+                    segment = self._with_room(pending[0].record_bytes)
+                    run = writer.take(pending, segment.room_bytes)
+                    offset = self.log.reserve(segment, sum(block.record_bytes for block in run))
+                done.append(self._write(segment, offset, run))
+                pending = pending[len(run) :]
+        finally:
+            self._pend(-size)
         return done
 
     @contextmanager
@@ -193,6 +203,10 @@ class Volume:
         self._parts.stats.add("device_written_bytes", len(data), tier=Tier.FLASH, reason=name)
         self.budget.charge(len(data))
 
+    def stalled(self) -> None:
+        """An I/O here has not come back within its deadline."""
+        self.breaker.fault()
+
     def seal(self, timeout_s: float) -> bool:
         """Make everything stored so far survive a power loss; False if a write takes longer than that."""
         with self._pen:
@@ -241,6 +255,10 @@ class Volume:
         if segment.sealed:
             self.log.rewrite_hint(segment)
 
+    def _pend(self, num_bytes: int) -> None:
+        with self._small:
+            self.pending_bytes += num_bytes
+
     def _with_room(self, record_bytes: int) -> Segment:
         if self._closed or self.read_only or self.draining:
             raise FlashFull(f"{self.path}: the store is {'closed' if self._closed else self.state}")
@@ -284,8 +302,9 @@ class Volume:
         stats = parts.stats
         stats.add("write_s", parts.clock.now() - start, tier=Tier.FLASH)
         stats.add("device_written_bytes", size, tier=Tier.FLASH, reason="carried" if carried else "blocks")
-        self.budget.charge(size)
-        if not carried:
+        if carried:
+            self.budget.charge(size)
+        else:
             stats.add("blocks_stored", len(run), tier=Tier.FLASH)
             stats.add("stored_bytes", sum(block.payload_bytes for block in run), tier=Tier.FLASH)
         return rows
