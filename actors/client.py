@@ -106,7 +106,7 @@ class RayTierClient:
         mapped = self._mapped
         if mapped is None or id(lease) not in self._taken:
             return np.zeros(len(lease), np.bool_)
-        return mapped.arena.table.generation[lease.slots] == lease.generations
+        return mapped.arena.table.holds(lease.slots, lease.generations)
 
     def release(self, lease: Lease) -> None:
         if not len(lease):

@@ -12,13 +12,12 @@ import numpy as np
 from hifc_ray.client import NO_LEASE, ChainQuery, Lease, LookupReply, Missed
 from hifc_ray.layout import DTYPE_BYTES, BlockLayout
 from hifc_ray.messages import CallHeader, Held
-from hifc_ray.types import KEY_BYTES, NO_SLOT, Fate, Key, Namespace
+from hifc_ray.types import KEY_BYTES, NO_SLOT, Fate, Key, Namespace, Owner
 
 _HEADER = struct.Struct("<3q2I")  # holder, incarnation, sequence; slots held, keys asked for
-_QUERY = struct.Struct("<4I?Bq32sI")  # layout, continued, dtype, turn, namespace, bytes of the session's name
+_QUERY = struct.Struct("<4I?Bq32s2Q")  # layout, continued, dtype, turn, namespace, owner
 _REPLY = struct.Struct("<IqB")  # keys; index of the first miss (-1: none), its fate
 _DTYPES = tuple(DTYPE_BYTES)
-_ANY_TEXT = "surrogatepass"  # a session's name comes from users: no name may fail a lookup
 
 
 def pack_lookup(header: CallHeader, held: Held, query: ChainQuery | None) -> bytes:
@@ -30,10 +29,10 @@ def pack_lookup(header: CallHeader, held: Held, query: ChainQuery | None) -> byt
         held.generations.tobytes(),
     ]
     if query is not None:
-        layout, session = query.layout, query.session.encode(errors=_ANY_TEXT)
+        layout = query.layout
         shape = (layout.layers, layout.kv_heads, layout.head_dim, layout.block_tokens)
         dtype = _DTYPES.index(layout.dtype)
-        parts += [_QUERY.pack(*shape, query.continued, dtype, query.turn, query.namespace, len(session)), session]
+        parts.append(_QUERY.pack(*shape, query.continued, dtype, query.turn, query.namespace, *query.owner))
         parts += [query.in_gpu.tobytes(), *keys]
     return b"".join(parts)
 
@@ -49,17 +48,14 @@ def unpack_lookup(data: bytes) -> tuple[CallHeader, Held, ChainQuery | None]:
     header = CallHeader(holder, incarnation, sequence)
     if at == len(data):
         return header, held, None
-    layers, kv_heads, head_dim, block_tokens, continued, dtype, turn, namespace, session_bytes = _QUERY.unpack_from(
-        data, at
-    )
+    fields = _QUERY.unpack_from(data, at)
+    layers, kv_heads, head_dim, block_tokens, continued, dtype, turn, namespace, tenant, session = fields
     at += _QUERY.size
-    session = data[at : at + session_bytes].decode(errors=_ANY_TEXT)
-    at += session_bytes
     in_gpu = np.frombuffer(data, np.bool_, num_keys, at)
     at += num_keys
     keys = tuple(Key(data[i : i + KEY_BYTES]) for i in range(at, at + num_keys * KEY_BYTES, KEY_BYTES))
-    layout = BlockLayout(layers, kv_heads, head_dim, block_tokens, _DTYPES[dtype])
-    return header, held, ChainQuery(Namespace(namespace), keys, in_gpu, layout, session, turn, continued)
+    layout, owner = BlockLayout(layers, kv_heads, head_dim, block_tokens, _DTYPES[dtype]), Owner(tenant, session)
+    return header, held, ChainQuery(Namespace(namespace), keys, in_gpu, layout, owner, turn, continued)
 
 
 def pack_reply(reply: LookupReply | None) -> bytes:

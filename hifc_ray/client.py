@@ -20,6 +20,7 @@ import numpy as np
 
 from hifc_ray.layout import BlockLayout
 from hifc_ray.types import (
+    NOBODY,
     BoolArray,
     ByteArray,
     Fate,
@@ -28,6 +29,7 @@ from hifc_ray.types import (
     Key,
     Lookup,
     Namespace,
+    Owner,
     Reserve,
     SlotArray,
 )
@@ -45,7 +47,7 @@ class ChainQuery:
     keys: tuple[Key, ...]
     in_gpu: BoolArray  # [keys]
     layout: BlockLayout
-    session: str = ""
+    owner: Owner = NOBODY
     turn: int = 0
     continued: bool = False
 
@@ -109,7 +111,7 @@ class StoreRequest:
     keys: tuple[Key, ...]
     positions: SlotArray  # [keys]
     layout: BlockLayout
-    session: str = ""
+    owner: Owner = NOBODY
     turn: int = 0
 
 
@@ -171,7 +173,7 @@ class TierClient(Protocol):
 
     def holds(self, lease: Lease) -> BoolArray:
         """[n] Which slots of a lease are still those that were leased. Asked after a copy; False where a block that was
-        PENDING never came, else it is a broken invariant.
+        PENDING never came or that was purged meanwhile, else it is a broken invariant.
         """
 
     def release(self, lease: Lease) -> None:

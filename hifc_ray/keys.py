@@ -31,6 +31,22 @@ def extend(previous: bytes, token_bytes: bytes) -> bytes:
     return blake2b(previous + token_bytes, digest_size=KEY_BYTES, person=b"hifc-key").digest()
 
 
+def tenant_tag(salt: str) -> int:
+    """The tag of a tenant's salt, uint64, by which its blocks are counted and purged; 0 for the empty salt."""
+    return _tag(salt, b"hifc-tenant")
+
+
+def session_tag(session: str) -> int:
+    """The tag of a conversation's name, uint64, by which its blocks are purged; 0 for no name."""
+    return _tag(session, b"hifc-session")
+
+
+def _tag(text: str, person: bytes) -> int:
+    # Names come from users: none may fail a request, so half a surrogate pair is a name like another.
+    digest = blake2b(text.encode(errors="surrogatepass"), digest_size=8, person=person).digest()
+    return int.from_bytes(digest, "little") or 1 if text else 0
+
+
 def namespace(parts: Mapping[str, str | bytes]) -> Namespace:
     """Digest of named parts (weights, dtype, layout, shard, tenant salt); order and boundaries are unambiguous."""
     digest = blake2b(digest_size=KEY_BYTES, person=b"hifc-namespace")

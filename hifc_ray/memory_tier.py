@@ -16,7 +16,21 @@ import numpy as np
 from hifc_ray.client import ChainQuery, Grant, Lease, LookupReply, Missed, StoreRequest
 from hifc_ray.errors import ConservationBroken
 from hifc_ray.layout import PAGE_BYTES, round_up
-from hifc_ray.types import NO_SLOT, BoolArray, ByteArray, Fate, FloatArray, Key, Lookup, Namespace, Reserve, Tier
+from hifc_ray.messages import Purge, PurgeReport
+from hifc_ray.types import (
+    NO_SLOT,
+    NOBODY,
+    BoolArray,
+    ByteArray,
+    Fate,
+    FloatArray,
+    Key,
+    Lookup,
+    Namespace,
+    Owner,
+    Reserve,
+    Tier,
+)
 
 Name = tuple[Namespace, Key]
 _INCARNATION = 1
@@ -27,9 +41,12 @@ class _Line:
     """One slot."""
 
     name: Name | None = None
+    owner: Owner = NOBODY
     generation: int = 0
+    writing: bool = False  # granted, and neither committed nor aborted
     committed: bool = False
     leases: int = 0
+    purged: bool = False  # under no name any more; free when writer and holders have let go
     fill: bytes | None = None  # on its way from the second dictionary; committed when `wait` has put it in
 
 
@@ -44,7 +61,7 @@ class MemoryTier:
         self._window = window or max(1, num_slots // 8)
         self._memory = memoryview(mmap.mmap(-1, self._slot_bytes * num_slots))
         self._where: OrderedDict[Name, int] = OrderedDict()  # least recently used first
-        self._flash: dict[Name, bytes] | None = {} if keep_evicted else None
+        self._flash: dict[Name, tuple[bytes, Owner]] | None = {} if keep_evicted else None
         self._fates: dict[Name, Fate] = {}
         self._grants: dict[int, Grant] = {}
         self._num_grants = 0
@@ -102,10 +119,11 @@ class MemoryTier:
     def _lease(self, name: Name) -> tuple[Lookup, Tier, int]:
         slot = self._where.get(name)
         if slot is None and self._flash is not None and name in self._flash:
-            slot = self._take_slot(name)
+            data, owner = self._flash[name]
+            slot = self._take_slot(name, owner)
             if slot is None:
                 return Lookup.RETRY, Tier.FLASH, NO_SLOT
-            self._lines[slot].fill = self._flash[name]
+            self._lines[slot].fill = data
         if slot is None:
             return Lookup.MISS, Tier.HOST, NO_SLOT
         self._where.move_to_end(name)
@@ -127,7 +145,7 @@ class MemoryTier:
                 start = int(reply.slots[i]) * self._slot_bytes
                 self._memory[start : start + len(line.fill)] = line.fill
                 line.fill, line.committed = None, True
-            if line.generation != reply.generations[i]:
+            if line.generation != reply.generations[i] or line.purged:
                 answers[i] = Lookup.MISS
             elif line.committed:
                 answers[i] = Lookup.HIT
@@ -136,7 +154,8 @@ class MemoryTier:
     def holds(self, lease: Lease) -> BoolArray:
         with self._lock:
             pairs = zip(lease.slots, lease.generations, strict=True)
-            return np.array([self._lines[slot].generation == generation for slot, generation in pairs], np.bool_)
+            lines = [(self._lines[slot], generation) for slot, generation in pairs]
+            return np.array([line.generation == generation and not line.purged for line, generation in lines], np.bool_)
 
     def release(self, lease: Lease) -> None:
         with self._lock:
@@ -147,7 +166,9 @@ class MemoryTier:
                 if line.leases == 0:
                     raise ValueError(f"lease of {len(lease)} slots was given back twice")
                 line.leases -= 1
-                if line.fill is not None and not line.leases:
+                if line.purged:
+                    self._end(line)
+                elif line.fill is not None and not line.leases:
                     self._free(int(slot))  # nobody waits for it any more; the second dictionary still has it
 
     def reserve(self, request: StoreRequest, deadline_s: float) -> Grant:
@@ -159,10 +180,11 @@ class MemoryTier:
                 if name in self._where or (self._flash is not None and name in self._flash):
                     answers[i] = Reserve.PRESENT
                     continue
-                slot = self._take_slot(name)
+                slot = self._take_slot(name, request.owner)
                 if slot is None:
                     self._fates[name] = Fate.STORE_REFUSED
                     continue
+                self._lines[slot].writing = True
                 answers[i], slots[i], generations[i] = Reserve.GRANTED, slot, self._lines[slot].generation
             self._num_grants += 1
             grant = Grant(_INCARNATION, self._num_grants, request, answers, slots, generations)
@@ -173,12 +195,17 @@ class MemoryTier:
         with self._lock:
             if grant.incarnation != _INCARNATION or grant.sequence not in self._grants:
                 return 0
+            published = 0
             for i in grant.granted:
-                self._lines[grant.slots[i]].committed = True
+                line = self._lines[grant.slots[i]]
+                if line.writing and line.generation == grant.generations[i]:
+                    line.writing, line.committed = False, not line.purged
+                    self._end(line)
+                published += line.committed and not line.purged and line.generation == grant.generations[i]
                 if attention is not None:
                     self.attention[grant.request.namespace, grant.request.keys[i]] = float(attention[i])
             self._changed.notify_all()
-            return len(grant.granted)
+            return published
 
     def abort(self, grant: Grant) -> None:
         with self._lock:
@@ -186,7 +213,12 @@ class MemoryTier:
                 return
             for i in grant.granted:
                 line = self._lines[grant.slots[i]]
-                if line.generation == grant.generations[i] and not line.committed:
+                if line.generation != grant.generations[i] or not line.writing:
+                    continue
+                line.writing = False
+                if line.purged:
+                    self._end(line)
+                else:
                     self._free(int(grant.slots[i]))
 
     def slot(self, index: int) -> memoryview:
@@ -207,6 +239,23 @@ class MemoryTier:
             self._evict(slot)
             return True
 
+    def purge(self, what: Purge) -> PurgeReport:
+        """See `TieredCache.purge`."""
+        with self._lock:
+            slots = [slot for name, slot in self._where.items() if what.covers(name[0], self._lines[slot].owner)]
+            for slot in slots:
+                line = self._lines[slot]
+                del self._where[line.name]  # type: ignore[arg-type]
+                line.name, line.fill, line.purged = None, None, True
+                self._end(line)
+            flash = self._flash or {}
+            gone = [name for name, (_, owner) in flash.items() if what.covers(name[0], owner)]
+            num_bytes = sum(len(flash.pop(name)[0]) for name in gone)
+            for name in gone:
+                self._fates.pop(name, None)
+            self._changed.notify_all()
+        return PurgeReport(len(slots), len(gone), num_bytes)
+
     def check(self) -> None:
         """Every used slot has one name, and every name one slot; no lease is left. Raises `ConservationBroken`."""
         with self._lock:
@@ -215,8 +264,8 @@ class MemoryTier:
             if used != len(self._where) or leases:
                 raise ConservationBroken(f"{used} used slots, {len(self._where)} names, {leases} leases of nobody")
 
-    def _take_slot(self, name: Name) -> int | None:
-        slot = next((i for i, line in enumerate(self._lines) if line.name is None), None)
+    def _take_slot(self, name: Name, owner: Owner) -> int | None:
+        slot = next((i for i, line in enumerate(self._lines) if line.name is None and not line.purged), None)
         if slot is None:
             idle = (s for s in self._where.values() if self._lines[s].committed and not self._lines[s].leases)
             slot = next(idle, None)
@@ -225,6 +274,7 @@ class MemoryTier:
             self._evict(slot)
         line = self._lines[slot]
         line.name, line.generation, line.committed, line.fill = name, line.generation + 1, False, None
+        line.owner = owner
         self._where[name] = slot
         return slot
 
@@ -232,7 +282,7 @@ class MemoryTier:
         name = self._lines[slot].name
         assert name is not None
         if self._flash is not None:
-            self._flash[name] = bytes(self.slot(slot))
+            self._flash[name] = bytes(self.slot(slot)), self._lines[slot].owner
         else:
             self._fates[name] = Fate.EVICTED
         self._free(slot)
@@ -240,6 +290,12 @@ class MemoryTier:
     def _free(self, slot: int) -> None:
         line = self._lines[slot]
         del self._where[line.name]  # type: ignore[arg-type]
-        line.name, line.committed, line.leases, line.fill = None, False, 0, None
+        line.name, line.committed, line.leases, line.fill, line.writing = None, False, 0, None, False
         line.generation += 1
         self._changed.notify_all()
+
+    def _end(self, line: _Line) -> None:
+        """Free a purged line that nobody writes or holds."""
+        if line.purged and not line.writing and not line.leases:
+            line.purged, line.committed = False, False
+            line.generation += 1

@@ -1,5 +1,5 @@
 """What crosses between actors: frozen, versioned values. Reports and weights between tiers and the policy actor,
-calls between engines and tiers."""
+calls between engines and tiers, and what is purged."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from hifc_ray.types import GenerationArray, SlotArray
+from hifc_ray.types import KEY_BYTES, GenerationArray, Namespace, Owner, SlotArray
 
-PROTOCOL_VERSION = 1  # rises when an engine and a tier of different releases would misunderstand each other
+PROTOCOL_VERSION = 2  # rises when an engine and a tier of different releases would misunderstand each other
 
 
 @dataclass(frozen=True)
@@ -81,3 +81,42 @@ class TierInfo:
     holder_path: str  # the holder keeps an flock on this file for life
     node: str
     window: int  # the most slots that one lookup leases
+
+
+@dataclass(frozen=True)
+class Purge:
+    """What is to be forgotten: all of one tenant, of one conversation (tags that `keys` makes) or of one namespace.
+
+    A block that several conversations begin with is of the one that stored it. Raises `ValueError` unless it is one.
+    """
+
+    tenant: int | None = None
+    session: int | None = None
+    namespace: Namespace | None = None
+
+    def __post_init__(self) -> None:
+        given = [name for name in ("tenant", "session", "namespace") if getattr(self, name) is not None]
+        if len(given) != 1:
+            raise ValueError(f"a purge names {' and '.join(given) or 'nothing'}; allowed: tenant, session or namespace")
+        for tag in (self.tenant, self.session):
+            if tag is not None and not 0 <= tag < 1 << 64:
+                raise ValueError(f"tag {tag} is not a uint64")
+        if self.session == 0:
+            raise ValueError("session 0 is no conversation; allowed: the tag of a name")
+        if self.namespace is not None and len(self.namespace) != KEY_BYTES:
+            raise ValueError(f"a namespace has {KEY_BYTES} bytes; this one has {len(self.namespace)}")
+
+    def covers(self, namespace: Namespace, owner: Owner) -> bool:
+        """Is a block of this namespace and owner to be forgotten?"""
+        if self.namespace is not None:
+            return namespace == self.namespace
+        return owner.session == self.session if self.tenant is None else owner.tenant == self.tenant
+
+
+@dataclass(frozen=True)
+class PurgeReport:
+    """What a purge took out of a node's tiers."""
+
+    host_blocks: int = 0
+    flash_blocks: int = 0
+    flash_bytes: int = 0

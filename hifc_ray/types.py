@@ -18,6 +18,13 @@ Life of a block in the host tier; each arrow is one `Event`, applied by `transit
 
 A block is invisible until it is committed. Holders may pin a RESERVED block (they wait for it); it is then LEASED
 the moment that it is committed.
+
+A purge withdraws a block from all lookups at once; its slot is free when nobody touches it any more:
+
+      RESERVED ----------------------> DOOMED -----------> ABSENT
+                       purge                     abort: its writer has committed, aborted or died
+      RESIDENT, LEASED, DEMOTING ----> QUARANTINED ------> ABSENT
+                       purge                     returned: its I/O is back and its holders have released
 """
 
 from __future__ import annotations
@@ -73,7 +80,8 @@ class BlockState(IntEnum):
     RESIDENT = 2  # published, nobody holds it
     LEASED = 3  # published and held
     DEMOTING = 4  # on its way to flash
-    QUARANTINED = 5  # I/O that touches it has not returned, and nobody waits for it
+    QUARANTINED = 5  # withdrawn; I/O that touches it has not returned, or who holds it has not released
+    DOOMED = 6  # purged while its writer was filling it: never published
 
 
 class Event(IntEnum):
@@ -89,20 +97,25 @@ class Event(IntEnum):
     EVICT = 7
     GIVE_UP = 8
     RETURNED = 9
+    PURGE = 10
 
 
 _NO_EDGE = 255
 _EDGES: dict[Event, dict[BlockState, BlockState]] = {
     Event.RESERVE: {BlockState.ABSENT: BlockState.RESERVED},
     Event.COMMIT: {BlockState.RESERVED: BlockState.RESIDENT},
-    Event.ABORT: {BlockState.RESERVED: BlockState.ABSENT},
+    Event.ABORT: {BlockState.RESERVED: BlockState.ABSENT, BlockState.DOOMED: BlockState.ABSENT},
     Event.LEASE: {
         BlockState.RESERVED: BlockState.RESERVED,
         BlockState.RESIDENT: BlockState.LEASED,
         BlockState.LEASED: BlockState.LEASED,
         BlockState.DEMOTING: BlockState.LEASED,
     },
-    Event.RELEASE: {BlockState.LEASED: BlockState.RESIDENT, BlockState.RESERVED: BlockState.RESERVED},
+    Event.RELEASE: {
+        BlockState.LEASED: BlockState.RESIDENT,
+        BlockState.RESERVED: BlockState.RESERVED,
+        BlockState.QUARANTINED: BlockState.QUARANTINED,
+    },
     Event.DEMOTE: {BlockState.RESIDENT: BlockState.DEMOTING},
     Event.WRITTEN: {BlockState.DEMOTING: BlockState.ABSENT},
     Event.EVICT: {BlockState.RESIDENT: BlockState.ABSENT},
@@ -111,6 +124,12 @@ _EDGES: dict[Event, dict[BlockState, BlockState]] = {
         BlockState.DEMOTING: BlockState.QUARANTINED,
     },
     Event.RETURNED: {BlockState.QUARANTINED: BlockState.ABSENT},
+    Event.PURGE: {
+        BlockState.RESERVED: BlockState.DOOMED,
+        BlockState.RESIDENT: BlockState.QUARANTINED,
+        BlockState.LEASED: BlockState.QUARANTINED,
+        BlockState.DEMOTING: BlockState.QUARANTINED,
+    },
 }
 
 # One row an event, in a list: indexing an array by an enum member costs a microsecond.
@@ -151,7 +170,7 @@ class Reserve(IntEnum):
 class Fate(IntEnum):
     """What last happened to a key that is not here: the answer to "why did it miss?"."""
 
-    UNKNOWN = 0  # never stored here, or so long ago that it is forgotten
+    UNKNOWN = 0  # never stored here, purged, or stored so long ago that it is forgotten
     EVICTED = 1  # left host memory while flash was not configured
     NOT_ADMITTED = 2  # left host memory, and admission kept it off flash
     WRITE_FAILED = 3  # left host memory, and the write to flash failed

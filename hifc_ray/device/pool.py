@@ -18,7 +18,8 @@ from hifc_ray.config import format_bytes
 from hifc_ray.device.placement import choose
 from hifc_ray.errors import ConfigError, ConservationBroken
 from hifc_ray.layout import BlockLayout
-from hifc_ray.types import BoolArray, Key
+from hifc_ray.messages import Purge
+from hifc_ray.types import NOBODY, BoolArray, Key, Namespace, Owner
 
 TORCH_DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
@@ -50,6 +51,7 @@ class BlockPool:
         self._cached: OrderedDict[int, None] = OrderedDict()  # unreferenced, the first to leave first
         self._keys: dict[int, Key] = {}
         self._blocks: dict[Key, int] = {}
+        self._owners: dict[int, tuple[Namespace, Owner]] = {}  # of published blocks
 
     def _layer(self, index: int) -> torch.Tensor:
         """[num_blocks, 2, kv_heads, block_tokens, head_dim] of one layer."""
@@ -126,7 +128,7 @@ class BlockPool:
                 else:
                     self._free.add(block)
 
-    def publish(self, block: int, key: Key) -> bool:
+    def publish(self, block: int, key: Key, namespace: Namespace, owner: Owner = NOBODY) -> bool:
         """Let others find a referenced block that is complete. False: the key is here already, with another block."""
         if self._references[block] < 1:
             raise ConservationBroken(f"block {block} is published without a reference")
@@ -134,7 +136,18 @@ class BlockPool:
             return False
         self._blocks[key] = block
         self._keys[block] = key
+        self._owners[block] = namespace, owner
         return True
+
+    def purge(self, what: Purge) -> int:
+        """Let nobody find these blocks any more, and free those that nobody uses; returns how many there were."""
+        purged = [block for block, names in self._owners.items() if what.covers(*names)]
+        for block in purged:
+            self._unpublish(block)
+            if block in self._cached:
+                del self._cached[block]
+                self._free.add(block)
+        return len(purged)
 
     def forget(self) -> int:
         """Free every published block that nobody uses; returns how many there were."""
@@ -151,13 +164,16 @@ class BlockPool:
             raise ConservationBroken(
                 f"{free} free + {cached} cached + {referenced} referenced of {self.num_blocks} blocks"
             )
-        if len(self._keys) != len(self._blocks) or not self._cached.keys() <= self._keys.keys():
+        if len(self._keys) != len(self._blocks) or not self._cached.keys() <= self._keys.keys() == self._owners.keys():
             raise ConservationBroken(f"{len(self._keys)} blocks with keys, {len(self._blocks)} keys, {cached} cached")
 
     def _evict(self) -> None:
         block, _ = self._cached.popitem(last=False)
-        del self._blocks[self._keys.pop(block)]
+        self._unpublish(block)
         self._free.add(block)
+
+    def _unpublish(self, block: int) -> None:
+        del self._blocks[self._keys.pop(block)], self._owners[block]
 
 
 def _zeroed(size: int, device: torch.device) -> torch.Tensor:

@@ -151,7 +151,7 @@ class Load:
             keys=self._keys,
             in_gpu=in_gpu,
             layout=self._loader.pool.layout,
-            session=sequence.params.session,
+            owner=sequence.owner,
             turn=sequence.params.turn,
             continued=self._num_asked > 0,
         )
@@ -208,7 +208,10 @@ class Load:
         return not ask_again
 
     def _still_leased(self, reply: LookupReply, arrived: list[_Copy]) -> list[_Copy]:
-        """Those copies whose slot was the leased one from beginning to end. All of them, or there is a bug: counted."""
+        """Those copies whose slot was the leased one from beginning to end. The others are counted.
+
+        All of them, unless their block was purged meanwhile, or there is a bug.
+        """
         if not arrived:
             return []
         kept = set(reply.lease.slots[self._loader.client.holds(reply.lease)].tolist())
@@ -220,7 +223,8 @@ class Load:
     def _take(self, copy: _Copy) -> None:
         sequence, loader = self._sequence, self._loader
         sequence.ready[copy.index] = True
-        loader.pool.publish(copy.block, sequence.keys[copy.index])
+        if sequence.namespace is not None:  # else it is not to be found any more
+            loader.pool.publish(copy.block, sequence.keys[copy.index], sequence.namespace, sequence.owner)
         name, size = copy.tier.name.lower(), loader.pool.layout.block_bytes
         took_s = copy.ticket.elapsed_s
         if copy.tier is not Tier.HOST:

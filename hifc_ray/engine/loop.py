@@ -28,8 +28,10 @@ from hifc_ray.engine.sequence import OnToken, Result, Sequence, Status
 from hifc_ray.engine.storing import Storer, filled_block
 from hifc_ray.engine.text import TextStream
 from hifc_ray.engine.weights import Progress
+from hifc_ray.keys import session_tag, tenant_tag
+from hifc_ray.messages import Purge
 from hifc_ray.stats import Stats
-from hifc_ray.types import Tier
+from hifc_ray.types import Owner, Tier
 
 _REST_S = 0.002  # how long a step waits when all that is left to do is waiting
 _CLOSE_DEADLINE_S = 10.0  # for stores under way when the engine closes
@@ -113,7 +115,8 @@ class Engine:
         with self._number_lock:
             self._last_number += 1
             number = self._last_number
-        self._scheduler.enqueue(Sequence(number, tokens, params, stop, self.layout.block_tokens, on_token))
+        owner = Owner(tenant_tag(self.config.tenant_salt), session_tag(params.session))
+        self._scheduler.enqueue(Sequence(number, tokens, params, stop, self.layout.block_tokens, on_token, owner))
         return number
 
     def result(self, number: int) -> Result | None:
@@ -185,6 +188,19 @@ class Engine:
             self.namespace = digest(self.loaded, self.config)
             for sequence in self._scheduler.admitted:
                 sequence.namespace = None
+
+    def purge(self, what: Purge) -> int:
+        """Forget blocks in this engine; returns how many of its pool. Purge the tiers after it, with `cache.purge`.
+
+        Requests of those that are queued or under way go on with the blocks they have, and ask for and share no more.
+        """
+        with self._step_lock:
+            for sequence in self._scheduler.requests():
+                sequence.purge(what, self.namespace)
+            if self._storer is not None:
+                self._storer.purge(what)
+            self._collect()
+            return self.pool.purge(what)
 
     def forget_pool(self) -> int:
         """Free the pool blocks that no request uses, so that the tiers are asked; returns how many there were."""
@@ -326,7 +342,7 @@ class Engine:
         if sequence.namespace is None or sequence.params.cache != "on":
             return
         key, place = sequence.key_of(block), sequence.table[block]
-        if self.pool.publish(place, key):
+        if self.pool.publish(place, key, sequence.namespace, sequence.owner):
             self.stats.add("published_blocks", tier=Tier.GPU)
             self.stats.add("published_bytes", self.layout.block_bytes, tier=Tier.GPU)
         if self._storer is not None:

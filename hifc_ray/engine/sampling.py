@@ -25,7 +25,7 @@ class SamplingParams:
     ignore_eos: bool = False  # the model's own do not stop it
     cache: CacheMode = "on"
     keep_logits: bool = False  # the result has each step's logits
-    session: str = ""  # names a conversation; lookups and stores carry it, no tier reads it so far
+    session: str = ""  # names a conversation, so that its blocks can be purged; only a tag of it is kept
     turn: int = 0
 
     def __post_init__(self) -> None:

@@ -39,6 +39,11 @@ class Scheduler:
     def has_work(self) -> bool:
         return bool(self.waiting or self.admitted)
 
+    def requests(self) -> list[Sequence]:
+        """All that are queued or admitted."""
+        with self._lock:
+            return [*self.waiting, *self.admitted]
+
     @property
     def has_room(self) -> bool:
         """May another request be queued just now?"""

@@ -13,7 +13,8 @@ import numpy as np
 from hifc_ray import keys
 from hifc_ray.client import Missed
 from hifc_ray.engine.sampling import SamplingParams
-from hifc_ray.types import FloatArray, Key, Namespace
+from hifc_ray.messages import Purge
+from hifc_ray.types import NOBODY, FloatArray, Key, Namespace, Owner
 
 OnToken = Callable[[int, int], None]  # (request number, token)
 
@@ -59,6 +60,7 @@ class Sequence:
         stop_tokens: frozenset[int],
         block_tokens: int,
         on_token: OnToken | None = None,
+        owner: Owner = NOBODY,
     ) -> None:
         self.number = number
         self.params = params
@@ -67,6 +69,8 @@ class Sequence:
         self.block_tokens = block_tokens
         self.stop_tokens = stop_tokens
         self.on_token = on_token
+        self.owner = owner
+        self.purged = False  # what it has computed or will compute is to be forgotten: it asks for and shares nothing
         self.status = Status.WAITING
         self.cancelled = False
         self.generator = np.random.default_rng(params.seed)
@@ -111,8 +115,13 @@ class Sequence:
 
     def open(self, namespace: Namespace | None) -> None:
         """Take the keys of the prompt's full blocks, in the namespace of this moment."""
-        self.namespace = namespace
+        self.namespace = namespace = None if self.purged else namespace
         self.keys = [] if namespace is None else keys.chain(namespace, self.tokens, self.block_tokens)
+
+    def purge(self, what: Purge, namespace: Namespace) -> None:
+        """If this is of what is purged, ask for and share nothing from now on; `namespace` is that of this moment."""
+        if what.covers(self.namespace or namespace, self.owner):
+            self.purged, self.namespace = True, None
 
     def key_of(self, block: int) -> Key:
         """The key of a full block, prompt or generated; keys are chained as blocks fill."""

@@ -21,8 +21,9 @@ from hifc_ray.config import EngineConfig
 from hifc_ray.device.copies import Copies
 from hifc_ray.engine.sequence import Sequence
 from hifc_ray.layout import BlockLayout
+from hifc_ray.messages import Purge
 from hifc_ray.stats import Stats
-from hifc_ray.types import Key, Namespace
+from hifc_ray.types import Key, Namespace, Owner
 
 _RETRY_PAUSE_S = 0.02  # before a refused block is offered again
 _log = logging.getLogger(__name__)
@@ -36,15 +37,15 @@ class Filled:
     key: Key
     position: int
     block: int
-    session: str
+    owner: Owner
     turn: int
     attention: Callable[[], float]  # read when it is committed
     deadline_s: float  # on the monotonic clock
 
     @property
-    def request(self) -> tuple[Namespace, str, int]:
+    def request(self) -> tuple[Namespace, Owner, int]:
         """What must be the same for blocks to be stored together."""
-        return self.namespace, self.session, self.turn
+        return self.namespace, self.owner, self.turn
 
 
 def filled_block(sequence: Sequence, index: int, key: Key, deadline_s: float) -> Filled:
@@ -54,7 +55,7 @@ def filled_block(sequence: Sequence, index: int, key: Key, deadline_s: float) ->
         key=key,
         position=index,
         block=sequence.table[index],
-        session=sequence.params.session,
+        owner=sequence.owner,
         turn=sequence.params.turn,
         attention=lambda: sequence.attention_of(index),
         deadline_s=time.monotonic() + deadline_s,
@@ -75,6 +76,8 @@ class Storer:
         self._changed = threading.Condition()
         self._queue: deque[Filled] = deque()
         self._num_active = 0  # taken from the queue, not yet settled
+        self._batch: list[Filled] = []  # that was taken last
+        self._purged = False  # it is not to be published
         self._returned: deque[int] = deque()
         self._closing = False
         self._thread = threading.Thread(target=self._run, name="hifc-store", daemon=True)
@@ -113,6 +116,15 @@ class Storer:
         with self._changed:
             return self._changed.wait_for(lambda: not self._queue and not self._num_active, timeout_s)
 
+    def purge(self, what: Purge) -> None:
+        """Publish none of these blocks from now on; a commit that is being sent may yet arrive."""
+        with self._changed:
+            dropped = [filled for filled in self._queue if what.covers(filled.namespace, filled.owner)]
+            self._queue = deque(filled for filled in self._queue if filled not in dropped)
+            self._num_active += len(dropped)
+            self._purged |= any(what.covers(filled.namespace, filled.owner) for filled in self._batch)
+        self._settle(dropped, "purged")
+
     def close(self, timeout_s: float) -> bool:
         """Store what is queued, then end the thread; False if that took longer, and the thread is left behind."""
         drained = self.drain(timeout_s)
@@ -143,14 +155,15 @@ class Storer:
             while self._queue and len(batch) < most and self._queue[0].request == batch[0].request:
                 batch.append(self._queue.popleft())
             self._num_active += len(batch)
+            self._batch, self._purged = batch, False
             return batch
 
     def _store(self, batch: list[Filled]) -> list[Filled]:
         """Store what there is room for; returns the blocks that were refused."""
-        namespace, session, turn = batch[0].request
+        namespace, owner, turn = batch[0].request
         positions = np.array([filled.position for filled in batch], np.int64)
         keys = tuple(filled.key for filled in batch)
-        request = StoreRequest(namespace, keys, positions, self._layout, session, turn)
+        request = StoreRequest(namespace, keys, positions, self._layout, owner, turn)
         grant = self._client.reserve(request, self._config.call_deadline_s)
         refused = [batch[i] for i in grant.refused]
         granted = [batch[i] for i in grant.granted]
@@ -170,9 +183,9 @@ class Storer:
             # A deadline ends the waiting for a result, never the copy: until it returns the slot is not given back.
             ticket.wait(None)
         points.reach("engine.store.copied")
-        if not in_time:
+        if self._purged or not in_time:
             self._client.abort(grant)
-            self._settle(granted, "late")
+            self._settle(granted, "purged" if self._purged else "late")
             return
         attention = np.array([filled.attention() for filled in batch], np.float32)
         num_published = self._client.commit(grant, attention, self._config.call_deadline_s)
@@ -185,11 +198,14 @@ class Storer:
         again = [filled for filled in refused if now < filled.deadline_s]
         if late:
             self._settle(late, "refused")
-        if again:
-            with self._changed:
+        with self._changed:
+            purged = self._purged
+            if again and not purged:
                 self._queue.extendleft(reversed(again))
                 self._num_active -= len(again)
                 self._changed.wait_for(lambda: self._closing, _RETRY_PAUSE_S)
+        if again and purged:
+            self._settle(again, "purged")
 
     def _settle(self, blocks: list[Filled], outcome: str) -> None:
         if outcome == "stored":

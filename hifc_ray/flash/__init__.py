@@ -2,11 +2,26 @@
 
 from hifc_ray.flash.address import Address, volume_of
 from hifc_ray.flash.device import Device, Extent
+from hifc_ray.flash.faulty_device import FaultyDevice
 from hifc_ray.flash.file_device import FileDevice
 from hifc_ray.flash.memory_device import MemoryDevice
 from hifc_ray.flash.reading import BlockRead, merge
 from hifc_ray.flash.record import FlashBlock
 from hifc_ray.flash.recovery import RecoveryReport
 from hifc_ray.flash.store import FlashStore
+from hifc_ray.flash.volume import Volume
 
-__all__ = ["Address", "Device", "Extent", "FileDevice", "FlashBlock", "FlashStore", "MemoryDevice", "RecoveryReport"]
+__all__ = [
+    "Address",
+    "BlockRead",
+    "Device",
+    "Extent",
+    "FileDevice",
+    "FlashBlock",
+    "FlashStore",
+    "MemoryDevice",
+    "RecoveryReport",
+    "Volume",
+    "merge",
+    "volume_of",
+]

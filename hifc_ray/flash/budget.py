@@ -66,7 +66,7 @@ class WriteBudget:
             return {"share": self._share(), "recent_bytes": self._recent_bytes, "seen_s": self._seen_s}
 
     def restore(self, state: Mapping[str, float], age_s: float) -> None:
-        """Go on from a `state` taken so long ago (by the wall clock), nothing having been written since.
+        """Go on, once, from a `state` taken so long ago (by the wall clock), nothing having been written since.
 
         The bucket is as full as it was, whatever the limit was then. A state that is not one changes nothing.
         """

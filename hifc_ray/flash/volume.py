@@ -150,7 +150,7 @@ class Volume:
         """A segment, kept while it is read; errors and successes go to the breaker. Raises `StaleAddress`, OSError."""
         segment = self.log.acquire(number)
         try:
-            with self._traffic.read():
+            with self._traffic:
                 yield segment
         except OSError:
             self.breaker.fault()
@@ -289,7 +289,7 @@ class Volume:
         points.reach("flash.append.header")
         start = parts.clock.now()
         try:
-            rows = writer.write(segment, offset, run)
+            rows = writer.write(segment, offset, run, self._traffic)
             points.reach("flash.append.written")
             with parts.lock:
                 parts.index.add(rows)

@@ -5,15 +5,16 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Sequence
 
+from hifc_ray import points
 from hifc_ray.flash.address import Place
 from hifc_ray.flash.device import pages
 from hifc_ray.flash.entries import EntryArray, entry, join_rows
 from hifc_ray.flash.record import EncodedBlock, write_header
 from hifc_ray.flash.segment import Segment
+from hifc_ray.flash.traffic import Traffic, pieces
 from hifc_ray.layout import PAGE_BYTES
 
-# The kernel takes at most 1024 buffers (IOV_MAX) in one call.
-_MAX_BUFFERS = 1024
+READ_FIRST_S = 0.005  # the longest that a piece of a write waits for reads
 # Longer writes gain no bandwidth, and hold the device's queue against readers.
 _MAX_RUN_BYTES = 16 << 20
 
@@ -21,18 +22,17 @@ _MAX_RUN_BYTES = 16 << 20
 def take(pending: Sequence[EncodedBlock], room_bytes: int) -> list[EncodedBlock]:
     """The longest head of `pending` that goes into one write; at least one block."""
     taken: list[EncodedBlock] = []
-    size = buffers = 0
+    size = 0
     for block in pending:
         size += block.record_bytes
-        buffers += 1 + len(block.pieces)
-        if taken and (size > min(room_bytes, _MAX_RUN_BYTES) or buffers > _MAX_BUFFERS):
+        if taken and size > min(room_bytes, _MAX_RUN_BYTES):
             break
         taken.append(block)
     return taken
 
 
-def write(segment: Segment, offset: int, run: Sequence[EncodedBlock]) -> EntryArray:
-    """Write a run of records at a place that is theirs alone; their rows for the index.
+def write(segment: Segment, offset: int, run: Sequence[EncodedBlock], traffic: Traffic) -> EntryArray:
+    """Write a run of records at a place that is theirs alone, reads first; their rows for the index.
 
     After an OSError none of them counts: their headers are wiped, as far as the device lets us, so that no later scan
     finds what nobody was told is there.
@@ -40,10 +40,10 @@ def write(segment: Segment, offset: int, run: Sequence[EncodedBlock]) -> EntryAr
     buffers, rows, places = _lay_out(segment, offset, run)
     try:
         at = offset
-        for first in range(0, len(buffers), _MAX_BUFFERS):
-            part = buffers[first : first + _MAX_BUFFERS]
-            segment.write(part, at)
-            at += sum(map(len, part))
+        for piece in pieces(buffers, lambda: traffic.yield_to_reads(READ_FIRST_S)):
+            segment.write(piece, at)
+            at += sum(map(len, piece))
+            points.reach("flash.append.part")
     except OSError:
         blank = pages(PAGE_BYTES)
         for place in places:

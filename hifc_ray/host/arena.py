@@ -23,7 +23,7 @@ from hifc_ray.layout import PAGE_BYTES, round_up
 from hifc_ray.locks import FileLock
 
 MAGIC = b"HIFCARNA"
-VERSION = 1
+VERSION = 2  # rises whenever a line of the slot table changes its meaning
 _HEADER = struct.Struct("<8sIIQQQ")  # magic, version, reserved, slots, slot bytes, incarnation; then XXH3 of these
 _BEING_MADE = 0  # incarnation in the header until all memory is there
 _ALLOCATE_BYTES = 256 << 20  # pages are zeroed by the kernel; pieces of this size are allocated side by side
@@ -112,7 +112,9 @@ def remove_dead(directory: Path, prefix: str) -> None:
 
 def attach(path: Path) -> Arena:
     """The arena of a running tier, mapped whole, for an engine. Raises `ForeignFiles` or `NewerFormat`."""
-    num_slots, slot_bytes, incarnation = _read_header(path)
+    version, num_slots, slot_bytes, incarnation = _read_header(path)
+    if version != VERSION:
+        raise ForeignFiles(f"arena {path} is of format {version}; this release uses {VERSION}")
     return Arena(path, _map(path), num_slots, slot_bytes, incarnation)
 
 
@@ -155,12 +157,15 @@ def _open_or_make(path: Path, num_slots: int, slot_bytes: int) -> Arena:
 
 
 def _matches(path: Path, num_slots: int, slot_bytes: int) -> bool:
-    """Is this an arena of that shape? Raises `ForeignFiles` or `NewerFormat` for what is not ours to replace."""
+    """Is this an arena of that shape and of this format? An older one is not: it is made anew.
+
+    Raises `ForeignFiles` or `NewerFormat` for what is not ours to replace.
+    """
     if path.is_file() and not path.stat().st_size:
         return False  # killed at its very beginning
-    found = _read_header(path)
+    *found, incarnation = _read_header(path)
     whole = path.stat().st_size == file_bytes(num_slots, slot_bytes)
-    return found[:2] == (num_slots, slot_bytes) and found[2] != _BEING_MADE and whole
+    return found == [VERSION, num_slots, slot_bytes] and incarnation != _BEING_MADE and whole
 
 
 def _check_room(path: Path, size: int) -> None:
@@ -215,7 +220,8 @@ def _write_header(path: Path, num_slots: int, slot_bytes: int, incarnation: int)
         os.close(fd)
 
 
-def _read_header(path: Path) -> tuple[int, int, int]:
+def _read_header(path: Path) -> tuple[int, int, int, int]:
+    """Version, slots, slot bytes, incarnation."""
     try:
         with open(path, "rb") as file:
             raw = file.read(_HEADER.size + 8)
@@ -229,4 +235,4 @@ def _read_header(path: Path) -> tuple[int, int, int]:
         raise NewerFormat(f"{path} is of format {version}; this release reads up to {VERSION}")
     if xxhash.xxh3_64_digest(header) != checksum:
         raise ForeignFiles(f"the header of arena {path} is damaged; nothing was touched")
-    return num_slots, slot_bytes, incarnation
+    return version, num_slots, slot_bytes, incarnation

@@ -17,8 +17,10 @@ from hifc_ray.host.table import MAX_HOLDERS, TIER_WRITER, SlotTable, tag_of
 from hifc_ray.hotness import Hotness
 from hifc_ray.layout import BlockLayout
 from hifc_ray.policy import Features
+from hifc_ray.messages import Purge
 from hifc_ray.types import (
     NO_SLOT,
+    NOBODY,
     BlockState,
     BoolArray,
     ByteArray,
@@ -27,12 +29,14 @@ from hifc_ray.types import (
     IntArray,
     Key,
     Namespace,
+    Owner,
     SlotArray,
     transition,
 )
 
 _BITS = [np.uint64(1 << holder) for holder in range(MAX_HOLDERS)]
 _PUBLISHED = (BlockState.RESIDENT, BlockState.LEASED, BlockState.DEMOTING)
+_NAMED = (BlockState.RESERVED, *_PUBLISHED)  # in the map of keys
 
 
 class HostBooks:
@@ -71,6 +75,7 @@ class HostBooks:
         positions: SlotArray,
         writer: int,
         turn: int,
+        owners: Owner | Sequence[Owner] = NOBODY,
     ) -> SlotArray:
         """Give each key, none of which may be here, a free slot with a new generation. There must be that much room."""
         if len(keys) > len(self._free):
@@ -86,7 +91,7 @@ class HostBooks:
         table.holders[slots] = 0
         table.position[slots] = positions
         table.writer[slots] = writer
-        table.name(slots, keys, namespace, layout)
+        table.name(slots, keys, namespace, layout, owners)
         points.reach("host.reserve.named")
         table.state[slots] = after
         self._slot_of.update(zip(keys, taken, strict=True))
@@ -102,7 +107,12 @@ class HostBooks:
             self._apply(waited_for, Event.LEASE)
 
     def abort(self, slots: SlotArray) -> None:
-        """Take reserved slots back, unpublished; who waits for them sees that they are gone."""
+        """Take reserved and doomed slots back, unpublished; who waits for them sees that they are gone."""
+        doomed = self.table.state[slots] == BlockState.DOOMED
+        if doomed.any():
+            self._apply(slots[doomed], Event.ABORT)
+            self._free.extend(slots[doomed].tolist())
+            slots = slots[~doomed]
         self._forget(slots, Event.ABORT)
 
     def lease(self, slots: SlotArray, holder: int) -> None:
@@ -113,7 +123,10 @@ class HostBooks:
         self.table.state[slots] = after
 
     def release(self, slots: SlotArray, holder: int) -> None:
-        """Undo `lease`. Slots that this holder does not hold (their block failed or was lost) are passed over."""
+        """Undo `lease`. Slots that this holder does not hold (their block failed or was lost) are passed over.
+
+        A slot whose block was purged meanwhile is free with its last release.
+        """
         table, bit = self.table, _BITS[holder]
         holders = table.holders[slots]
         held = (holders & bit).nonzero()[0]
@@ -124,7 +137,11 @@ class HostBooks:
         points.reach("host.release.cleared")
         shared = holders.nonzero()[0]
         idle = np.delete(slots, shared) if len(shared) else slots
-        self._apply(idle, Event.RELEASE)
+        after = transition(table.state[idle], Event.RELEASE)
+        table.state[idle] = after
+        withdrawn = (after == BlockState.QUARANTINED).nonzero()[0]
+        if len(withdrawn):
+            self._returned(idle[withdrawn])
 
     def held_by(self, holder: int) -> SlotArray:
         """Slots that a holder has pinned."""
@@ -132,9 +149,8 @@ class HostBooks:
         return rows
 
     def reserved_by(self, writer: int) -> SlotArray:
-        """Slots that a writer is filling."""
-        reserved = (self.table.state == BlockState.RESERVED) & (self.table.writer == writer)
-        rows: SlotArray = (reserved).nonzero()[0]
+        """Slots that a writer is filling, doomed ones among them."""
+        rows: SlotArray = (self._filled() & (self.table.writer == writer)).nonzero()[0]
         return rows
 
     def unnamed(self, slots: SlotArray, named: SlotArray, generations: GenerationArray) -> SlotArray:
@@ -145,8 +161,8 @@ class HostBooks:
         return rest
 
     def reserved(self) -> SlotArray:
-        """Slots that somebody is filling."""
-        rows: SlotArray = (self.table.state == BlockState.RESERVED).nonzero()[0]
+        """Slots that somebody is filling, doomed ones among them."""
+        rows: SlotArray = self._filled().nonzero()[0]
         return rows
 
     def mark_foreign(self, live: Collection[Namespace]) -> None:
@@ -187,6 +203,30 @@ class HostBooks:
         """Drop resident blocks."""
         self._forget(slots, Event.EVICT)
 
+    def select(self, what: Purge) -> SlotArray:
+        """Slots with a block that is to be purged, published or not."""
+        rows: SlotArray = (np.isin(self.table.state, _NAMED) & self.table.covered(what)).nonzero()[0]
+        return rows
+
+    def in_flight(self, what: Purge) -> SlotArray:
+        """Slots of blocks that are to be purged, or were, with I/O outstanding: a write may yet bring one to flash."""
+        rows: SlotArray = ((self.outstanding > 0) & self.table.covered(what)).nonzero()[0]
+        return rows
+
+    def purge(self, slots: SlotArray) -> None:
+        """Withdraw blocks: from here on no lookup finds them, nothing publishes them, and `holds` denies them.
+
+        A slot is free at once, or when its I/O has returned, its holders have released, its writer has let go.
+        """
+        transition(self.table.state[slots], Event.PURGE)  # all or nothing
+        reserved = self.table.state[slots] == BlockState.RESERVED
+        reading = reserved & (self.table.writer[slots] == TIER_WRITER)
+        self._forget(slots[reading], Event.GIVE_UP)
+        self._forget(slots[reserved & ~reading], Event.PURGE)
+        published = slots[~reserved]
+        self._withdraw(published, Event.PURGE)  # who holds one may be copying it: it stays on the books
+        self._returned(published)
+
     def reading(self, slots: SlotArray) -> None:
         """A read from flash into these reserved slots is outstanding."""
         self.outstanding[slots] += 1
@@ -219,18 +259,19 @@ class HostBooks:
         free, named = len(self._free), len(self._slot_of)
         if free != counts["absent"] or len(set(self._free)) != free or (state[self._free] != BlockState.ABSENT).any():
             raise ConservationBroken(f"{free} slots on the free list, {counts['absent']} absent in the table")
-        if free + named + counts["quarantined"] != len(state):
+        quarantined, doomed = counts["quarantined"], counts["doomed"]
+        if free + named + quarantined + doomed != len(state):
             raise ConservationBroken(
-                f"free {free} + named {named} + quarantined {counts['quarantined']} != {len(state)}"
+                f"free {free} + named {named} + quarantined {quarantined} + doomed {doomed} != {len(state)}"
             )
         leased, held = state == BlockState.LEASED, self.table.holders != 0
         unheld = int((leased & ~held).sum())
-        unleased = int((held & ~leased & (state != BlockState.RESERVED)).sum())
+        unleased = int((held & ~leased & (state != BlockState.RESERVED) & (state != BlockState.QUARANTINED)).sum())
         if unheld or unleased:
             raise ConservationBroken(
                 f"{unheld} leased slots without a holder, {unleased} held slots that are not leased"
             )
-        waiting = (state == BlockState.DEMOTING) | (state == BlockState.QUARANTINED)
+        waiting = (state == BlockState.DEMOTING) | ((state == BlockState.QUARANTINED) & ~held)
         stranded = int((waiting & (self.outstanding == 0)).sum())
         if stranded:
             raise ConservationBroken(f"{stranded} slots wait for I/O that is not outstanding")
@@ -240,21 +281,30 @@ class HostBooks:
         if wrong:
             raise ConservationBroken(f"{len(wrong)} slots whose line names another key, first {wrong[0]}")
 
+    def _filled(self) -> BoolArray:
+        state = self.table.state
+        return np.asarray((state == BlockState.RESERVED) | (state == BlockState.DOOMED))
+
     def _apply(self, slots: SlotArray, event: Event) -> None:
         self.table.state[slots] = transition(self.table.state[slots], event)
 
     def _forget(self, slots: SlotArray, event: Event) -> None:
         """Apply an event that ends the block's life in its slot."""
-        self._apply(slots, event)
-        points.reach("host.forget.withdrawn")
+        self._withdraw(slots, event)
         self.table.holders[slots] = 0
-        for slot in slots.tolist():
-            del self._slot_of[self.table.key(slot)]
-        if event is not Event.GIVE_UP:
+        if event not in (Event.GIVE_UP, Event.PURGE):
             self._free.extend(slots.tolist())
 
+    def _withdraw(self, slots: SlotArray, event: Event) -> None:
+        """Apply an event after which no key leads to these slots."""
+        self._apply(slots, event)
+        points.reach("host.forget.withdrawn")
+        for slot in slots.tolist():
+            del self._slot_of[self.table.key(slot)]
+
     def _returned(self, slots: SlotArray) -> None:
-        done = slots[self.outstanding[slots] == 0]
+        """Free those of these quarantined slots that nothing and nobody touches any more."""
+        done = slots[(self.outstanding[slots] == 0) & (self.table.holders[slots] == 0)]
         self._apply(done, Event.RETURNED)
         self._free.extend(done.tolist())
 
@@ -263,12 +313,12 @@ class HostBooks:
         table = self.table
         state: ByteArray = table.state
         ours = (state == BlockState.RESERVED) & (table.writer == TIER_WRITER)
-        state[ours | (state == BlockState.QUARANTINED)] = BlockState.ABSENT
+        state[ours | ((state == BlockState.QUARANTINED) & (table.holders == 0))] = BlockState.ABSENT
         published = np.isin(state, _PUBLISHED)
         state[published] = np.where(table.holders[published] != 0, BlockState.LEASED, BlockState.RESIDENT)
-        table.holders[state == BlockState.ABSENT] = 0
+        table.holders[np.isin(state, (BlockState.ABSENT, BlockState.DOOMED))] = 0
         self._free = np.flatnonzero(state == BlockState.ABSENT)[::-1].tolist()
-        live = (state != BlockState.ABSENT).nonzero()[0]
+        live = np.isin(state, _NAMED).nonzero()[0]
         for slot in live.tolist():
             self._slot_of[table.key(slot)] = slot
         if len(live):

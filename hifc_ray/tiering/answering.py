@@ -98,7 +98,19 @@ class Answerer:
         addresses = self._shared.flash.locate(query.keys)
         on_flash[:] = [address is not None for address in addresses]
         on_flash[foreign] = False
-        return addresses, on_flash & ~elsewhere
+        on_flash &= ~elsewhere
+        if self._shared.barred:
+            self._strike_barred(query, on_flash)
+        return addresses, on_flash
+
+    def _strike_barred(self, query: ChainQuery, on_flash: BoolArray) -> None:
+        """What is just being purged from flash is not there any more."""
+        flash, rows = self._shared.flash, on_flash.nonzero()[0].tolist()
+        assert flash is not None
+        owners = flash.owners([query.keys[row] for row in rows])
+        for row, owner in zip(rows, owners, strict=True):
+            if any(what.covers(query.namespace, owner) for what in self._shared.barred):
+                on_flash[row] = False
 
     def _fitting(self, reads: BoolArray) -> int:
         """How many leading blocks can be served, when those marked need a free slot and a place in the read queue."""

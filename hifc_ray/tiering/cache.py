@@ -22,7 +22,17 @@ from hifc_ray.config import TierConfig
 from hifc_ray.flash import Device, FlashStore
 from hifc_ray.host import HostBooks, arena
 from hifc_ray.host.table import MAX_HOLDERS
-from hifc_ray.messages import PROTOCOL_VERSION, CallHeader, GrantName, Held, Report, TierInfo, Weights
+from hifc_ray.messages import (
+    PROTOCOL_VERSION,
+    CallHeader,
+    GrantName,
+    Held,
+    Purge,
+    PurgeReport,
+    Report,
+    TierInfo,
+    Weights,
+)
 from hifc_ray.policy import AdmissionPolicy, EvictionPolicy
 from hifc_ray.stats import Stats
 from hifc_ray.tiering.answering import Answerer
@@ -31,6 +41,7 @@ from hifc_ray.tiering.granting import Granter
 from hifc_ray.tiering.holders import Holders, lock_holder_file
 from hifc_ray.tiering.ledger import LeaseLedger
 from hifc_ray.tiering.promotion import Promoter
+from hifc_ray.tiering.purging import Purger
 from hifc_ray.tiering.serving import Serving
 from hifc_ray.tiering.shared import Shared
 from hifc_ray.types import BoolArray, ByteArray, FloatArray, Lookup
@@ -81,6 +92,7 @@ class TieredCache:
         self._demoter = Demoter(self._shared, eviction, admission)
         answerer = Answerer(self._shared, self._promoter, self.window)
         self._granter = Granter(self._shared)
+        self._purger = Purger(self._shared)
         self._serving = Serving(self._shared, holders, answerer, self._granter)
         self._ledger = LeaseLedger(self.num_slots)
         self._store_sequence = 0
@@ -131,7 +143,7 @@ class TieredCache:
         return wait_for(self._arena, reply, deadline_s)
 
     def holds(self, lease: Lease) -> BoolArray:
-        return self._arena.table.generation[lease.slots] == lease.generations
+        return self._arena.table.holds(lease.slots, lease.generations)
 
     def release(self, lease: Lease) -> None:
         idle = self._ledger.remove(lease)
@@ -195,6 +207,7 @@ class TieredCache:
         if self._clock.now() >= self._next_sweep:
             self._next_sweep = self._clock.now() + SWEEP_S
             self._serving.take_back_from_the_dead()
+            self._purger.finish()
 
     def use_weights(self, weights: Weights) -> bool:
         """Take weights newer than the ones in use; False if these are not."""
@@ -236,6 +249,13 @@ class TieredCache:
             "weights_version": self._weights.version,
             "counters": self.stats.snapshot(),
         }
+
+    def purge(self, what: Purge) -> PurgeReport:
+        """Forget blocks: out of host memory at once, off flash before this returns, and served to nobody meanwhile.
+
+        Engines that hold such a block, or write one, lose it; a block that an engine stores later is a new store.
+        """
+        return self._purger.purge(what)
 
     def check(self) -> None:
         """The conservation law of the books. Raises `ConservationBroken` with the numbers."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -150,7 +151,7 @@ class Demoter:
             slots = wanted[begin : begin + GROUP_BLOCKS]
             if not self._has_room():
                 break
-            within = self._within_quota(flash, slots)
+            within = self._within_quota(flash, slots, groups)
             refused += self._refuse(slots[~within], "quota")
             slots = slots[within]
             volume = flash.draw(self._bytes(slots), queued.__getitem__) if len(slots) else None
@@ -163,11 +164,21 @@ class Demoter:
             groups.append((slots, volume))
         return groups, refused
 
-    def _within_quota(self, flash: FlashStore, slots: SlotArray) -> BoolArray:
-        owners = self._shared.books.table.owners(slots)
-        sizes = [self._bytes(slots[row : row + 1]) for row in range(len(slots))]
-        within = [flash.has_room_for(owner.tenant, size) for owner, size in zip(owners, sizes, strict=True)]
-        return np.array(within, np.bool_)
+    def _within_quota(self, flash: FlashStore, slots: SlotArray, groups: list[Group]) -> BoolArray:
+        """[slots] Which of these blocks their tenants have room for on flash, what is under way counted."""
+        table, within = self._shared.books.table, np.ones(len(slots), np.bool_)
+        if not self._shared.config.flash.tenant_quota_bytes:
+            return within
+        under_way = Counter[int]()
+        for leaving, _ in [*self._groups.values(), *groups]:
+            for slot in leaving.tolist():
+                under_way[table.owner(slot).tenant] += table.layout(slot).block_bytes
+        for row, slot in enumerate(slots.tolist()):
+            tenant = table.owner(slot).tenant
+            size = table.layout(slot).block_bytes
+            within[row] = flash.has_room_for(tenant, under_way[tenant] + size)
+            under_way[tenant] += size if within[row] else 0
+        return within
 
     def _bytes(self, slots: SlotArray) -> int:
         """Of the blocks in these slots."""
@@ -195,7 +206,7 @@ class Demoter:
         slots, volume = group
         points.reach("tier.demote.before")
         blocks = []
-        for slot, owner in zip(slots.tolist(), table.owners(slots), strict=True):
+        for slot in slots.tolist():
             layout, buffer = table.layout(slot), shared.arena.slot(slot)
             blocks.append(
                 FlashBlock(
@@ -206,7 +217,7 @@ class Demoter:
                     num_stripes=layout.layers,
                     position=int(table.position[slot]),
                     buffer=buffer[: layout.block_bytes],
-                    owner=owner,
+                    owner=table.owner(slot),
                 )
             )
         with shared.lock:

@@ -23,5 +23,10 @@ class Fates:
         while len(self._fates) > self._limit:
             del self._fates[next(iter(self._fates))]
 
+    def forget(self, keys: Iterable[Key]) -> None:
+        """As if these keys had never been here."""
+        for key in keys:
+            self._fates.pop(key, None)
+
     def get(self, key: Key) -> Fate:
         return self._fates.get(key, Fate.UNKNOWN)

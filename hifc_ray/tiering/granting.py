@@ -38,7 +38,9 @@ class Granter:
             if len(rows):
                 keys = [request.keys[row] for row in rows]
                 positions = request.positions[rows]
-                new = books.reserve(keys, request.namespace, request.layout, positions, holder, request.turn)
+                new = books.reserve(
+                    keys, request.namespace, request.layout, positions, holder, request.turn, request.owner
+                )
                 answers[rows], slots[rows] = Reserve.GRANTED, new
                 generations[rows] = books.table.generation[new]
                 again = (answers == Reserve.REFUSED) & (books.find(request.keys) != NO_SLOT)
@@ -55,7 +57,10 @@ class Granter:
         return grant
 
     def commit(self, holder: int, incarnation: int, sequence: int, attention: FloatArray | None) -> int:
-        """Publish a grant's slots; how many. 0, counted, for one that is unknown, aborted or of an old incarnation."""
+        """Publish a grant's slots; how many: none whose block was purged meanwhile.
+
+        0, counted, for a grant that is unknown, aborted or of an old incarnation.
+        """
         shared, books = self._shared, self._shared.books
         points.reach("tier.commit.before")
         with shared.lock:
@@ -66,7 +71,10 @@ class Granter:
             grant = self._open.pop((holder, sequence), None) if incarnation == shared.arena.incarnation else None
             if grant is not None:
                 rows = np.array(grant.granted)
-                rows = rows[self._still_reserved(grant, rows, holder)]
+                rows = rows[self._still_filled(grant, rows, holder)]
+                doomed = books.table.state[grant.slots[rows]] == BlockState.DOOMED
+                books.abort(grant.slots[rows[doomed]])
+                rows = rows[~doomed]
                 books.commit(grant.slots[rows])
                 if attention is not None:
                     books.hotness.seen(grant.slots[rows], attention[rows].astype(np.float32))
@@ -87,7 +95,7 @@ class Granter:
             grant = self._open.pop((holder, sequence), None)
             if grant is not None and not self._shared.closed:
                 rows = np.array(grant.granted)
-                self._shared.books.abort(grant.slots[rows[self._still_reserved(grant, rows, holder)]])
+                self._shared.books.abort(grant.slots[rows[self._still_filled(grant, rows, holder)]])
 
     def take_back(self, holder: int, kept: Held) -> int:
         """Free what a holder has reserved, except `kept`; for a grant whose reply was lost, or a dead holder's. Locked.
@@ -111,9 +119,10 @@ class Granter:
             for name in [name for name in grants if name[0] == holder]:
                 del grants[name]
 
-    def _still_reserved(self, grant: Grant, rows: np.ndarray, holder: int) -> np.ndarray:
+    def _still_filled(self, grant: Grant, rows: np.ndarray, holder: int) -> np.ndarray:
         table, slots = self._shared.books.table, grant.slots[rows]
-        ours = (table.state[slots] == BlockState.RESERVED) & (table.writer[slots] == holder)
+        filled = (table.state[slots] == BlockState.RESERVED) | (table.state[slots] == BlockState.DOOMED)
+        ours = filled & (table.writer[slots] == holder)
         return np.asarray(ours & (table.generation[slots] == grant.generations[rows]))
 
 

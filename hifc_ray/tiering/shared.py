@@ -10,6 +10,7 @@ from hifc_ray.clock import Clock
 from hifc_ray.config import TierConfig
 from hifc_ray.flash import FlashStore
 from hifc_ray.host import Arena, HostBooks
+from hifc_ray.messages import Purge
 from hifc_ray.stats import Stats
 from hifc_ray.tiering.fates import Fates
 from hifc_ray.types import Fate, Key, Namespace
@@ -32,6 +33,7 @@ class Shared:
     fates: Fates = field(default_factory=Fates)
     lock: threading.Lock = field(default_factory=threading.Lock)
     pressure: threading.Event = field(default_factory=threading.Event)  # set: look at the watermarks now
+    barred: list[Purge] = field(default_factory=list)  # being purged: what flash still has of it is not served
     closed: bool = False  # nobody is answered, and nobody changes the books, any more
 
     @property

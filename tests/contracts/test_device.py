@@ -1,4 +1,4 @@
-"""What every device promises, in a directory and in memory."""
+"""What every device promises: in a directory, in memory, and with no fault planned."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hifc_ray.errors import DirectoryLocked
-from hifc_ray.flash import Device, FileDevice, MemoryDevice
+from hifc_ray.flash import Device, FaultyDevice, FileDevice, MemoryDevice
 from hifc_ray.flash.device import METADATA_BYTES, pages
 from hifc_ray.flash.format import LOCK_NAME
 
@@ -18,11 +18,13 @@ HINT = "0000000000000001.hint"
 SIZE = 16 * 4096
 
 
-@pytest.fixture(params=["file", "memory"])
+@pytest.fixture(params=["file", "memory", "faulty"])
 def reopen(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], Device]:
     """Opens the same device again, as another process would."""
     if request.param == "file":
         return lambda: FileDevice(tmp_path)
+    if request.param == "faulty":
+        return lambda: FaultyDevice(FileDevice(tmp_path))
     memory = MemoryDevice()
     return lambda: memory
 

@@ -26,7 +26,7 @@ class TestTieredCache(TierClientContract):
             background=request.param == "background",
             window_share=WINDOW / NUM_SLOTS,
         )
-        yield Rig(tier, lambda numbers: push_out(tier, numbers), tier.check)
+        yield Rig(tier, lambda numbers: push_out(tier, numbers), tier.check, tier.purge)
         tier.check()
         tier.close(flush=False)
 
@@ -39,5 +39,5 @@ class TestMemoryTier(TierClientContract):
         def evict(numbers: Iterable[int]) -> None:
             assert all(tier.evict((OURS, key(number))) for number in numbers)
 
-        yield Rig(tier, evict, tier.check)
+        yield Rig(tier, evict, tier.check, tier.purge)
         tier.close()

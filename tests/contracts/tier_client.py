@@ -5,16 +5,19 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from unittest.mock import ANY
 
 import numpy as np
 import pytest
 
 from hifc_ray.client import TierClient
 from hifc_ray.layout import PAGE_BYTES
-from hifc_ray.types import NO_SLOT, Fate, Lookup, Reserve, Tier
-from tests.fakes.blocks import SLOT_BYTES, SOON, THEIRS, fill, holds_bytes, key, query, request, store
+from hifc_ray.messages import Purge, PurgeReport
+from hifc_ray.types import NO_SLOT, Fate, Lookup, Owner, Reserve, Tier
+from tests.fakes.blocks import OURS, SLOT_BYTES, SOON, THEIRS, fill, holds_bytes, key, query, request, store
 from tests.fakes.tier import WAIT_S, serve, words
 
+ALICE, BOB = Owner(tenant=1, session=10), Owner(tenant=2, session=20)
 NUM_SLOTS = 16
 WINDOW = 8
 
@@ -31,6 +34,7 @@ class Rig:
     client: TierClient
     push_out: Callable[[Iterable[int]], None]
     check: Callable[[], None]
+    purge: Callable[[Purge], PurgeReport]
     second: Callable[[], TierClient] | None = None
     kill_second: Callable[[], None] | None = None
 
@@ -301,6 +305,84 @@ class TierClientContract:
         reply = client.lookup(stolen, SOON)
         assert words(reply) == "MMM"
         assert len(reply.lease) == 0
+
+    def test_what_is_purged_is_found_nowhere_and_all_else_is(self, client: TierClient, rig: Rig) -> None:
+        store(client, range(4), owner=ALICE)
+        store(client, range(4, 8), owner=BOB)
+        rig.push_out([2, 3, 6])
+        assert rig.purge(Purge(session=ALICE.session)) == PurgeReport(2, 2, ANY)
+        assert [words(client.lookup(query([number]), SOON)) for number in range(4)] == ["M"] * 4
+        assert serve(client, range(4, 8)) == [4, 5, 6, 7]
+        assert rig.purge(Purge(session=ALICE.session)) == PurgeReport(0, 0, 0)
+        assert store(client, range(4), owner=ALICE) == [0, 1, 2, 3]  # a new store
+        assert serve(client, range(8)) == list(range(8))
+        client.flush()
+        rig.check()
+
+    @pytest.mark.parametrize("what", [Purge(tenant=1), Purge(session=10), Purge(namespace=OURS)])
+    def test_tenants_conversations_and_namespaces_are_purged(self, client: TierClient, rig: Rig, what: Purge) -> None:
+        store(client, range(2), owner=ALICE)
+        store(client, range(2), THEIRS, BOB)
+        rig.push_out([1])
+        assert rig.purge(what) == PurgeReport(1, 1, ANY)
+        assert words(client.lookup(query(range(2)), SOON)) == "MM"
+        assert serve(client, range(2), THEIRS) == [0, 1]
+
+    def test_what_came_back_from_flash_is_its_owners_still(self, client: TierClient, rig: Rig) -> None:
+        store(client, range(2), owner=ALICE)
+        rig.push_out(range(2))
+        assert serve(client, range(2)) == [0, 1]
+        client.flush()
+        assert rig.purge(Purge(tenant=ALICE.tenant)).host_blocks == 2
+        assert words(client.lookup(query(range(2)), SOON)) == "MM"
+        rig.check()
+
+    def test_a_block_that_is_held_when_it_is_purged_is_not_to_be_used(self, client: TierClient, rig: Rig) -> None:
+        store(client, range(3), owner=ALICE)
+        reply = client.lookup(query(range(3)), SOON)
+        rig.purge(Purge(tenant=ALICE.tenant))
+        assert not client.holds(reply.lease).any()
+        for number in range(3):  # the slots are not given away as long as they are held
+            assert holds_bytes(client, int(reply.slots[number]), number)
+        grant = client.reserve(request(range(20, 20 + NUM_SLOTS)), SOON)
+        assert not {*grant.slots.tolist()} & {*reply.slots.tolist()}
+        client.abort(grant)
+        client.release(reply.lease)
+        client.flush()
+        rig.check()
+        again = client.reserve(request(range(20, 20 + NUM_SLOTS)), SOON)
+        assert again.refused == []
+        client.abort(again)
+
+    def test_a_store_that_is_under_way_when_it_is_purged_publishes_nothing(self, client: TierClient, rig: Rig) -> None:
+        grant = client.reserve(request(range(2), owner=ALICE), SOON)
+        waiting = client.lookup(query(range(2)), SOON)
+        assert words(waiting) == "PP"
+        rig.purge(Purge(tenant=ALICE.tenant))
+        assert client.wait(waiting, WAIT_S).tolist() == [Lookup.MISS] * 2
+        client.release(waiting.lease)
+        again = client.reserve(request([0], owner=ALICE), SOON)
+        assert again.granted == [0]
+        assert again.slots[0] not in grant.slots  # which its writer may be writing into
+        fill(client, grant, [0, 1])
+        assert client.commit(grant, None, SOON) == 0
+        assert serve(client, [0]) == []
+        fill(client, again, [0])
+        assert client.commit(again, None, SOON) == 1
+        assert serve(client, range(2)) == [0]
+        client.flush()
+        rig.check()
+
+    def test_an_abort_of_what_was_purged_gives_its_slots_back(self, client: TierClient, rig: Rig) -> None:
+        grant = client.reserve(request(range(NUM_SLOTS), owner=ALICE), SOON)
+        rig.purge(Purge(tenant=ALICE.tenant))
+        client.abort(grant)
+        client.flush()
+        again = client.reserve(request(range(NUM_SLOTS)), SOON)
+        assert again.refused == []
+        client.abort(again)
+        client.flush()
+        rig.check()
 
     def test_attention_is_taken_with_nan_for_unknown(self, client: TierClient) -> None:
         grant = client.reserve(request([0, 1]), SOON)

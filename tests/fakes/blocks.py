@@ -9,7 +9,7 @@ import numpy as np
 
 from hifc_ray.client import ChainQuery, Grant, StoreRequest, TierClient
 from hifc_ray.layout import BlockLayout
-from hifc_ray.types import Key, Namespace
+from hifc_ray.types import NOBODY, Key, Namespace, Owner
 
 LAYOUT = BlockLayout(layers=2, kv_heads=1, head_dim=8, block_tokens=64)  # 2 stripes of one page
 SLOT_BYTES = LAYOUT.block_bytes
@@ -45,10 +45,10 @@ def query(
     return ChainQuery(namespace, chain, flags, LAYOUT, turn=turn, continued=continued)
 
 
-def request(numbers: Iterable[int], namespace: Namespace = OURS) -> StoreRequest:
+def request(numbers: Iterable[int], namespace: Namespace = OURS, owner: Owner = NOBODY) -> StoreRequest:
     """Blocks to store; the position of each is its number."""
     chain = list(numbers)
-    return StoreRequest(namespace, keys(chain, namespace), np.array(chain, np.int64), LAYOUT)
+    return StoreRequest(namespace, keys(chain, namespace), np.array(chain, np.int64), LAYOUT, owner)
 
 
 def fill(client: TierClient, grant: Grant, numbers: Sequence[int], namespace: Namespace = OURS) -> None:
@@ -57,10 +57,10 @@ def fill(client: TierClient, grant: Grant, numbers: Sequence[int], namespace: Na
         client.slot(int(grant.slots[row]))[:SLOT_BYTES] = payload(numbers[row], namespace)
 
 
-def store(client: TierClient, numbers: Iterable[int], namespace: Namespace = OURS) -> list[int]:
+def store(client: TierClient, numbers: Iterable[int], namespace: Namespace = OURS, owner: Owner = NOBODY) -> list[int]:
     """Reserve, fill and commit; returns the numbers of the blocks that are published now."""
     chain = list(numbers)
-    grant = client.reserve(request(chain, namespace), SOON)
+    grant = client.reserve(request(chain, namespace, owner), SOON)
     fill(client, grant, chain, namespace)
     assert client.commit(grant, None, SOON) == len(grant.granted)
     return [chain[row] for row in grant.granted]

@@ -61,7 +61,7 @@ class TestThroughTheDoor(TierClientContract):
             eventually(lambda: cache.stats.get("holders_lost") == 1)
 
         with connected(lambda: door) as client:
-            yield Rig(client, lambda numbers: push_out(cache, numbers), cache.check, second, kill_second)
+            yield Rig(client, lambda numbers: push_out(cache, numbers), cache.check, cache.purge, second, kill_second)
         for other in others:
             other.close()
         cache.check()

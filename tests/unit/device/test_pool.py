@@ -10,6 +10,7 @@ from hifc_ray.device.pool import BlockPool
 from hifc_ray.errors import ConfigError, ConservationBroken
 from hifc_ray.layout import BlockLayout
 from hifc_ray.types import Key
+from tests.fakes.blocks import OURS
 
 LAYOUT = BlockLayout(layers=2, kv_heads=1, head_dim=16, block_tokens=16)
 
@@ -45,7 +46,7 @@ def test_published_blocks_stay_and_leave_by_least_recent_use_the_deepest_first()
     blocks = pool.allocate(4)
     assert blocks is not None
     for index, block in enumerate(blocks):
-        pool.publish(block, key(index))
+        pool.publish(block, key(index), OURS)
     pool.release(blocks)
     assert pool.find([key(i) for i in range(4)]) == blocks
     pool.take(blocks[2:])  # used again: now the first two are the older ones
@@ -81,7 +82,7 @@ def test_a_random_life_keeps_the_law() -> None:
             for block in blocks:
                 if rng.random() < 0.7:
                     number += 1
-                    pool.publish(block, key(number))
+                    pool.publish(block, key(number), OURS)
             held.append(blocks)
         pool.check()
     for blocks in held:

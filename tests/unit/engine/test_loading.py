@@ -123,7 +123,7 @@ def test_blocks_in_the_pool_are_named_to_the_tier_and_lend_no_slot() -> None:
     for index in (0, 2):
         bench.sequence.ready[index] = True
         bench.pool.bytes[bench.sequence.table[index]] = index + 1
-        bench.pool.publish(bench.sequence.table[index], bench.sequence.keys[index])
+        bench.pool.publish(bench.sequence.table[index], bench.sequence.keys[index], NAMESPACE)
     bench.run()
     assert asked == [[True, False, True, False]]
     assert bench.ready == [0, 1, 2, 3]

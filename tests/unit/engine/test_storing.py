@@ -18,7 +18,7 @@ from hifc_ray.engine.storing import Filled, Storer
 from hifc_ray.layout import BlockLayout
 from hifc_ray.memory_tier import MemoryTier
 from hifc_ray.stats import Stats
-from hifc_ray.types import Key, Namespace, Reserve
+from hifc_ray.types import NOBODY, Key, Namespace, Reserve
 
 LAYOUT = BlockLayout(layers=2, kv_heads=1, head_dim=16, block_tokens=16)
 NAMESPACE = Namespace(b"n" * 32)
@@ -43,7 +43,7 @@ class Bench:
         deadline_s = time.monotonic() + self.deadline_s
         return [
             self.storer.put(
-                Filled(NAMESPACE, key(block), block, block, "", 0, lambda block=block: block / 2, deadline_s)  # type: ignore[misc]
+                Filled(NAMESPACE, key(block), block, block, NOBODY, 0, lambda block=block: block / 2, deadline_s)  # type: ignore[misc]
             )
             for block in blocks
         ]

@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hifc_ray.keys import chain, extend, namespace
+from hifc_ray.keys import chain, extend, namespace, session_tag, tenant_tag
 from hifc_ray.types import KEY_BYTES, Namespace
 
 SPACE = namespace({"weights": "w", "dtype": "float32"})
@@ -17,6 +17,21 @@ def test_golden_digests() -> None:
         "1eb9a636010dd0485ecc3fb341c115ee281d4ef9083c768d2ab060bcbd185e6f",
         "f33125a94aa26e9604edd16a77687e6efaee2e19638e4dd0035007a1a495bed7",
     ]
+
+
+def test_golden_tags() -> None:
+    """Tags lie on flash: others would make what is stored there nobody's."""
+    assert (hex(tenant_tag("salt")), hex(session_tag("salt"))) == ("0x759e87312d60d2eb", "0xcb67c3ff2fc94839")
+    assert (tenant_tag(""), session_tag("")) == (0, 0)
+
+
+@given(st.text(st.characters()), st.text(st.characters()))
+def test_tags_are_of_one_text_and_never_of_nobody(first: str, second: str) -> None:
+    for tag in (tenant_tag, session_tag):
+        assert 0 <= tag(first) < 2**64
+        assert (tag(first) == 0) == (first == "")
+        assert (tag(first) == tag(second)) == (first == second)
+    assert first == "" or tenant_tag(first) != session_tag(first)
 
 
 @given(tokens, tokens)

@@ -14,18 +14,24 @@ EDGES = {
     (E.RESERVE, S.ABSENT): S.RESERVED,
     (E.COMMIT, S.RESERVED): S.RESIDENT,
     (E.ABORT, S.RESERVED): S.ABSENT,
+    (E.ABORT, S.DOOMED): S.ABSENT,
     (E.LEASE, S.RESERVED): S.RESERVED,
     (E.LEASE, S.RESIDENT): S.LEASED,
     (E.LEASE, S.LEASED): S.LEASED,
     (E.LEASE, S.DEMOTING): S.LEASED,
     (E.RELEASE, S.LEASED): S.RESIDENT,
     (E.RELEASE, S.RESERVED): S.RESERVED,
+    (E.RELEASE, S.QUARANTINED): S.QUARANTINED,
     (E.DEMOTE, S.RESIDENT): S.DEMOTING,
     (E.WRITTEN, S.DEMOTING): S.ABSENT,
     (E.EVICT, S.RESIDENT): S.ABSENT,
     (E.GIVE_UP, S.RESERVED): S.QUARANTINED,
     (E.GIVE_UP, S.DEMOTING): S.QUARANTINED,
     (E.RETURNED, S.QUARANTINED): S.ABSENT,
+    (E.PURGE, S.RESERVED): S.DOOMED,
+    (E.PURGE, S.RESIDENT): S.QUARANTINED,
+    (E.PURGE, S.LEASED): S.QUARANTINED,
+    (E.PURGE, S.DEMOTING): S.QUARANTINED,
 }
 NO_EDGES = [(event, state) for event in Event for state in BlockState if (event, state) not in EDGES]
 
@@ -61,4 +67,5 @@ def test_numbers_of_states_are_those_of_the_slot_table_on_disk() -> None:
         "LEASED",
         "DEMOTING",
         "QUARANTINED",
+        "DOOMED",
     ]

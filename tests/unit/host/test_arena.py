@@ -167,6 +167,18 @@ def test_newer_and_damaged_arenas_are_untouched(path: Path, make: Callable[[Path
     assert path.read_bytes() == before
 
 
+def test_an_older_arena_is_made_anew_and_nobody_attaches_to_it(path: Path) -> None:
+    write_header(path, version=arena.VERSION - 1)
+    with pytest.raises(ForeignFiles, match=f"format {arena.VERSION - 1}; this release uses {arena.VERSION}"):
+        arena.attach(path)
+    made = arena.create(path, SIZE, SLOT_BYTES)
+    assert not made.reattached
+    made.close()
+    again = arena.create(path, SIZE, SLOT_BYTES)
+    assert again.reattached
+    again.close(unlink=True)
+
+
 def test_newer_says_what_this_release_reads(path: Path) -> None:
     write_header(path, version=99)
     with pytest.raises(NewerFormat, match=rf"format 99.*up to {arena.VERSION}"):

@@ -13,7 +13,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from hifc_ray import points
 from hifc_ray.host import HostBooks
 from hifc_ray.host.table import LINE_BYTES, TIER_WRITER, SlotTable
-from hifc_ray.types import BlockState, SlotArray
+from hifc_ray.messages import Purge
+from hifc_ray.types import NO_SLOT, BlockState, Owner, SlotArray
 from tests.fakes.blocks import LAYOUT, OURS, keys
 
 SLOTS = 7
@@ -25,6 +26,11 @@ KILLS = (
     "host.forget.withdrawn",
 )
 HELD = st.integers(0, 3)
+PURGES = st.one_of(
+    st.builds(Purge, tenant=st.integers(1, 2)),
+    st.builds(Purge, session=st.integers(1, 3)),
+    st.just(Purge(namespace=OURS)),
+)
 
 
 class Killed(BaseException):
@@ -77,7 +83,8 @@ class Life(RuleBasedStateMachine):
 
         def take() -> SlotArray:
             positions = np.array(numbers, np.int64)
-            return self.books.reserve(keys(numbers), OURS, LAYOUT, positions, writer, turn=0)
+            owners = [Owner(number % 2 + 1, number % 3 + 1) for number in numbers]
+            return self.books.reserve(keys(numbers), OURS, LAYOUT, positions, writer, 0, owners)
 
         slots = self.do(data, take)
         if slots is None:
@@ -100,7 +107,7 @@ class Life(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def abort(self, data: Any) -> None:
-        ours = self.of(BlockState.RESERVED)
+        ours = self.of(BlockState.RESERVED, BlockState.DOOMED)
         slots = self.some(data, ours[self.books.table.writer[ours] != TIER_WRITER])
         self.do(data, lambda: self.books.abort(slots))
 
@@ -120,6 +127,19 @@ class Life(RuleBasedStateMachine):
         slots = self.some(data, self.books.evictable())
         assert not self.books.table.holders[slots].any()
         self.do(data, lambda: self.books.evict(slots))
+
+    @rule(data=st.data(), what=PURGES)
+    def purge(self, data: Any, what: Purge) -> None:
+        table, books = self.books.table, self.books
+        slots = books.select(what)
+        found = [table.key(slot) for slot in slots.tolist()]
+        published = slots[table.state[slots] != BlockState.RESERVED]
+        held, generations = published[table.holders[published] != 0], table.generation.copy()
+        if self.do(data, lambda: books.purge(slots) or True):
+            assert (books.find(found) == NO_SLOT).all()
+            assert not len(books.select(what))
+            assert not table.answers_now(slots, generations[slots]).any()
+            assert (table.state[held] == BlockState.QUARANTINED).all()
 
     @rule(data=st.data())
     def demote(self, data: Any) -> None:
@@ -166,6 +186,8 @@ class Life(RuleBasedStateMachine):
                 assert after[slot] == (BlockState.LEASED if holders[slot] else BlockState.RESIDENT)
             elif state[slot] == BlockState.RESERVED and old.writer[slot] != TIER_WRITER:
                 assert after[slot] == BlockState.RESERVED
+            elif state[slot] == BlockState.DOOMED or (state[slot] == BlockState.QUARANTINED and holders[slot]):
+                assert after[slot] == state[slot]
             else:
                 assert after[slot] == BlockState.ABSENT
 
