@@ -114,11 +114,12 @@ class Reclaimer:
         """Rows, in the order in which they lie, and bytes of their records."""
         with self._lock:
             rows = self._index.rows_of(victim.number)
-            features, sizes = self._index.features(rows), self._index.record_bytes(rows)
-            everything = self._index.features(self._some(self._index.rows(), SAMPLE_BLOCKS))
-        rank = ranks(self._worth(features), self._worth(everything))
+            sizes, foreign = self._index.record_bytes(rows), self._index.hotness.foreign[rows]
+            sample = self._some(self._index.rows(), SAMPLE_BLOCKS)
+            features = self._index.features(np.concatenate((rows, sample)))
+        values = self._worth(features)  # of all in one call, since ages are relative to the number of blocks
         budget_bytes = int(self._carry_share * victim.size_bytes)
-        chosen = choose_carried(rank, features.foreign, sizes, budget_bytes)
+        chosen = choose_carried(ranks(values[: len(rows)], values[len(rows) :]), foreign, sizes, budget_bytes)
         return rows[chosen], sizes[chosen]
 
     def _some(self, rows: IntArray, count: int) -> IntArray:

@@ -11,7 +11,7 @@ import numpy as np
 from hifc_ray import points
 from hifc_ray.errors import FlashFault
 from hifc_ray.flash import Address, FlashBlock, FlashStore, Volume
-from hifc_ray.policy import AdmissionPolicy, EvictionPolicy, Features
+from hifc_ray.policy import EvictionPolicy, Features
 from hifc_ray.tiering.shared import Shared
 from hifc_ray.transfer import Channel, Priority, Ticket
 from hifc_ray.types import BoolArray, Fate, Key, SlotArray, Tier
@@ -25,11 +25,10 @@ Group = tuple[SlotArray, int]  # slots, and the volume that they are written to
 class Demoter:
     """Owns the host → flash channels, one a device, and the choice of what leaves host memory."""
 
-    def __init__(self, shared: Shared, eviction: EvictionPolicy, admission: AdmissionPolicy) -> None:
+    def __init__(self, shared: Shared, eviction: EvictionPolicy) -> None:
         flash = shared.config.flash
         self._shared = shared
         self._eviction = eviction
-        self._admission = admission
         self._deadline_s = flash.write_deadline_s
         limit = max(1, flash.queue_blocks // GROUP_BLOCKS)
         self._channels = [
@@ -142,7 +141,7 @@ class Demoter:
         What the queues cannot take stays where it is; stores are refused meanwhile, not lost on the way.
         """
         features = self._shared.books.features(dirty)
-        admitted = self._admission.admit(features, incumbents, flash.budget_level)
+        admitted = self._shared.admission.admit(features, incumbents, flash.budget_level)
         refused = self._refuse(dirty[~admitted], "policy")
         groups: list[Group] = []
         wanted = dirty[admitted]
