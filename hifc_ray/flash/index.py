@@ -37,7 +37,7 @@ class Index:
         self._tenant = np.zeros(rows, np.uint64)
         self._session = np.zeros(rows, np.uint64)
         self.hotness = Hotness(rows)
-        self._free = np.arange(rows - 1, -1, -1, np.int32)  # the first `_num_free` of them, taken from their end
+        self._free = np.arange(rows - 1, -1, -1, dtype=np.int32)  # the first `_num_free` of them, taken from their end
         self._num_free = rows
         self._namespaces: list[Namespace] = []
         self._live: dict[int, tuple[int, int]] = {}  # by segment: blocks and bytes
@@ -196,11 +196,13 @@ class Index:
 
     def fingerprints(self, rows: IntArray) -> AnyArray:
         """[rows] uint64, the first 8 bytes of each key."""
-        return self._table.keys[rows, 0]
+        words: AnyArray = self._table.keys[rows, 0]
+        return words
 
     def key_words(self, rows: IntArray) -> AnyArray:
         """[rows, 4] uint64."""
-        return self._table.keys[rows]
+        words: AnyArray = self._table.keys[rows]
+        return words
 
     def _count(self, rows: IntArray, sign: int) -> None:
         if not len(rows):
@@ -241,7 +243,7 @@ class Index:
             column = getattr(self, name)
             setattr(self, name, np.concatenate((column, np.zeros(after - before, column.dtype))))
         self.hotness.grow(after)
-        self._free = np.concatenate((np.arange(after - 1, before - 1, -1, np.int32), self._free))
+        self._free = np.concatenate((np.arange(after - 1, before - 1, -1, dtype=np.int32), self._free))
         self._free[after - before + self._num_free :] = 0
         self._num_free += after - before
 
@@ -275,5 +277,3 @@ def _last_of_each(entries: EntryArray) -> EntryArray:
         return entries
     last = {words.tobytes(): row for row, words in enumerate(entries["key"])}
     return entries[sorted(last.values())]
-
-

@@ -9,7 +9,7 @@ from hifc_ray import points
 from hifc_ray.errors import FlashFull, StaleAddress
 from hifc_ray.flash import filters, hint
 from hifc_ray.flash.address import MAX_SEQUENCE
-from hifc_ray.flash.device import METADATA_BYTES, Device, Extent
+from hifc_ray.flash.device import METADATA_BYTES, Device, Extent, pages
 from hifc_ray.flash.format import hint_name, segment_name
 from hifc_ray.flash.index import Index
 from hifc_ray.flash.segment import Segment, begin
@@ -223,7 +223,9 @@ class SegmentLog:
             return
         points.reach("flash.seal.before")
         try:
-            footer = filters.encode_footer(segment.uuid, segment.sequence, entries["key"], self._filter_fpr)
+            data = filters.segment_filter(entries["key"], self._filter_fpr, segment.uuid, segment.sequence)
+            footer = pages(len(data))
+            footer[:] = data
             segment.write([footer], segment.end)
             points.reach("flash.seal.footer")
             segment.trim(segment.end + len(footer))

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from hifc_ray.flash.device import Device
+from hifc_ray.flash.device import FilePlace
 from hifc_ray.flash.entries import EntryArray
 from hifc_ray.flash.format import PURGES_NAME
 from hifc_ray.types import BoolArray, Namespace
@@ -49,7 +49,7 @@ class Purge:
 class Purges:
     """The purges of one volume, as its file says. The caller holds the volume's pen."""
 
-    def __init__(self, device: Device) -> None:
+    def __init__(self, device: FilePlace) -> None:
         self._device = device
         self._purges: list[Purge] = []
 

@@ -29,11 +29,12 @@ from hifc_ray.flash.file_device import FileDevice
 from hifc_ray.flash.index import Index
 from hifc_ray.flash.purges import Selector
 from hifc_ray.flash.reading import BlockRead, StripeReader
+from hifc_ray.flash.reclaimer import Worth
 from hifc_ray.flash.record import EncodedBlock, FlashBlock, encode
 from hifc_ray.flash.recovery import RecoveryReport, refuse_foreign
 from hifc_ray.flash.sizing import choose_segment_bytes, shares
 from hifc_ray.flash.verify import Mismatch
-from hifc_ray.flash.volume import Parts, Volume, Worth
+from hifc_ray.flash.volume import Parts, Volume
 from hifc_ray.policy import Features
 from hifc_ray.stats import Stats
 from hifc_ray.types import Fate, IntArray, Key, Namespace, Owner, Tier

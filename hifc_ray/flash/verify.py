@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hifc_ray.codecs import by_code
 from hifc_ray.errors import CorruptRecord
@@ -10,6 +10,7 @@ from hifc_ray.flash.address import Place
 from hifc_ray.flash.format import checksum
 from hifc_ray.flash.record import RecordHeader, read_header
 from hifc_ray.flash.segment import Segment
+from hifc_ray.layout import PAGE_BYTES
 from hifc_ray.types import Key, Namespace
 
 
@@ -20,6 +21,7 @@ class Mismatch:
     reason: str
     detail: str
     at: int = 0  # where in the payload the stripe begins
+    head: bytes = b""  # the first page of the header, as it was read
 
 
 def check_record(
@@ -27,12 +29,11 @@ def check_record(
 ) -> Mismatch | None:
     """None if these bytes are the whole block that was stored under this key at this place."""
     header = _header(head, key, namespace, segment, place)
-    return header if isinstance(header, Mismatch) else check_stripes(header, payload)
+    wrong = header if isinstance(header, Mismatch) else check_stripes(header, payload)
+    return wrong and replace(wrong, head=bytes(head[:PAGE_BYTES]))
 
 
-def check_header(
-    head: memoryview, key: Key, namespace: Namespace, segment: Segment, place: Place
-) -> RecordHeader:
+def check_header(head: memoryview, key: Key, namespace: Namespace, segment: Segment, place: Place) -> RecordHeader:
     """The header of the block that was stored under this key at this place. Raises `CorruptRecord` for any other."""
     header = _header(head, key, namespace, segment, place)
     if isinstance(header, Mismatch):

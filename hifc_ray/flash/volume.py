@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+
+import numpy as np
 
 from hifc_ray import points
 from hifc_ray.clock import Clock
@@ -14,21 +17,25 @@ from hifc_ray.config import FlashConfig
 from hifc_ray.errors import FlashFull, NoRoom, StaleAddress, StorageError
 from hifc_ray.flash import entries as columns
 from hifc_ray.flash import writer
-from hifc_ray.flash.breaker import Breaker
+from hifc_ray.flash.address import Place
+from hifc_ray.flash.breaker import Breaker, BreakerState
 from hifc_ray.flash.budget import WriteBudget
 from hifc_ray.flash.device import Device, pages
 from hifc_ray.flash.entries import EntryArray
-from hifc_ray.flash.format import PURGES_NAME, SMALL_NAMES
+from hifc_ray.flash.format import PURGES_NAME
 from hifc_ray.flash.index import Index
 from hifc_ray.flash.log import SegmentLog
 from hifc_ray.flash.purges import Purges, Selector
-from hifc_ray.flash.quarantine import Quarantine
+from hifc_ray.flash.quarantine import Fault, Quarantine, page_text
+from hifc_ray.flash.reading import BlockRead
 from hifc_ray.flash.reclaimer import Reclaimer, Worth
 from hifc_ray.flash.record import EncodedBlock
 from hifc_ray.flash.recovery import Recovery, RecoveryReport
 from hifc_ray.flash.segment import Segment
+from hifc_ray.flash.small_files import SmallFiles
 from hifc_ray.flash.traffic import Traffic
-from hifc_ray.layout import PAGE_BYTES, round_up
+from hifc_ray.flash.verify import Mismatch
+from hifc_ray.layout import PAGE_BYTES
 from hifc_ray.stats import Stats
 from hifc_ray.types import Tier
 
@@ -62,21 +69,18 @@ class Volume:
         self.draining = False
         self.breaker = Breaker(config.max_faults, config.fault_window_s, config.retry_s, parts.clock, self._tell)
         self.budget = WriteBudget(_budget_bytes(config, device), parts.clock)
-        self.quarantine = Quarantine(device)
         self.pending_bytes = 0  # handed to `append` and not yet written; a hint for who spreads
         self._parts = parts
         self._traffic = Traffic(parts.clock)
         self._pen = threading.Lock()
-        self._small = threading.Lock()
-        self._small_bytes: dict[str, int] = {}
-        self._purges = Purges(device)
         self._closed = False
         self.log = SegmentLog(
             number, device, parts.index, parts.stats, parts.lock, limit_bytes, segment_bytes, config.filter_fpr
         )
-        self.reclaimer = Reclaimer(
-            self.log, parts.index, parts.stats, parts.lock, config.carry_share, parts.worth
-        )
+        self.files = SmallFiles(device, self.log, config.read_only, self._count_small)
+        self.quarantine = Quarantine(self.files, parts.clock)
+        self._purges = Purges(self.files)
+        self.reclaimer = Reclaimer(self.log, parts.index, parts.stats, parts.lock, config.carry_share, parts.worth)
 
     @property
     def path(self) -> str:
@@ -106,9 +110,7 @@ class Volume:
     def recover(self) -> None:
         """Find again what lies here. Raises `NewerFormat` with nothing touched, `NoRoom`."""
         parts = self._parts
-        sizes = self.device.sizes()
-        self._small_bytes = {name: round_up(sizes[name], PAGE_BYTES) for name in SMALL_NAMES if name in sizes}
-        self.log.set_aside(sum(self._small_bytes.values()))
+        self.files.adopt(self.device.sizes())
         try:
             self._purges.load()
         except (OSError, ValueError) as error:
@@ -166,7 +168,24 @@ class Volume:
 
     def note_fault(self, read: BlockRead, place: Place, wrong: Mismatch) -> None:
         """Keep what is needed to examine a record that failed its checks. Never raises for a fault of the device."""
-        ...
+        segment = next((s for s in self.log.segments if s.number == place.segment), None)
+        begin = wrong.at // PAGE_BYTES * PAGE_BYTES
+        fault = Fault(
+            wall_s=time.time(),
+            segment=place.segment,
+            uuid=segment.uuid.hex() if segment is not None else "",
+            offset=place.offset,
+            header_bytes=place.header_bytes,
+            payload_bytes=place.payload_bytes,
+            key=read.key.hex(),
+            namespace=read.namespace.hex(),
+            reason=wrong.reason,
+            detail=wrong.detail,
+            header=page_text(wrong.head),
+            stripe=page_text(read.out[begin : begin + PAGE_BYTES]) if wrong.reason == "stripe" else "",
+        )
+        if not self.read_only:
+            self.quarantine.note(fault)
 
     def bar(self, selector: Selector) -> None:
         """From now on no restart finds what this selects of all that was stored before. Raises OSError."""
@@ -175,7 +194,7 @@ class Volume:
             last = self.log.last_sequence
             oldest = min((segment.sequence for segment in self.log.segments), default=last + 1)
             data = self._purges.add(selector, last, oldest)
-        self.put(PURGES_NAME, data)
+            self.files.put(PURGES_NAME, data)
 
     def erase(self, entries: EntryArray) -> None:
         """Overwrite records, with zeros, and make that durable. Those whose segment is gone are gone. Raises OSError."""
@@ -187,21 +206,6 @@ class Volume:
                     self._erase(segment, rows)
             except StaleAddress:
                 continue
-
-    def put(self, name: str, data: bytes) -> None:
-        """Replace a small file whole; its bytes count. Raises `FlashFull` if the limit has no room for it, or OSError."""
-        if self.read_only:
-            raise FlashFull(f"{self.path} is read-only")
-        with self._small:
-            sizes = {**self._small_bytes, name: round_up(len(data), PAGE_BYTES)}
-            total = sum(sizes.values()) + round_up(len(data), PAGE_BYTES)  # old and new are there together for a moment
-            if self.log.used_bytes - sum(self._small_bytes.values()) + total > self.log.limit_bytes:
-                raise FlashFull(f"{self.path} has no room for {len(data)} bytes of {name}")
-            self.log.set_aside(total)
-            self.device.put(name, data)
-            self._small_bytes = sizes
-        self._parts.stats.add("device_written_bytes", len(data), tier=Tier.FLASH, reason=name)
-        self.budget.charge(len(data))
 
     def stalled(self) -> None:
         """An I/O here has not come back within its deadline."""
@@ -224,6 +228,7 @@ class Volume:
         finally:
             self._pen.release()
         if not already and self.log.wait_until_sealed(timeout_s):
+            self.quarantine.flush()
             self.abandon()
 
     def abandon(self) -> None:
@@ -256,8 +261,12 @@ class Volume:
             self.log.rewrite_hint(segment)
 
     def _pend(self, num_bytes: int) -> None:
-        with self._small:
+        with self._parts.lock:
             self.pending_bytes += num_bytes
+
+    def _count_small(self, name: str, num_bytes: int) -> None:
+        self._parts.stats.add("device_written_bytes", num_bytes, tier=Tier.FLASH, reason=name)
+        self.budget.charge(num_bytes)
 
     def _with_room(self, record_bytes: int) -> Segment:
         if self._closed or self.read_only or self.draining:
@@ -309,7 +318,7 @@ class Volume:
             stats.add("stored_bytes", sum(block.payload_bytes for block in run), tier=Tier.FLASH)
         return rows
 
-    def _tell(self, before: object, after: object) -> None:
+    def _tell(self, before: BreakerState, after: BreakerState) -> None:
         log.warning("flash device %s: %s, was %s", self.path, after, before)
         self._parts.stats.add("breaker_changes", tier=Tier.FLASH, reason=str(after))
 

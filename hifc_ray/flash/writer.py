@@ -69,4 +69,3 @@ def _lay_out(
         places.append(place)
         offset = place.end
     return buffers, rows, places
-

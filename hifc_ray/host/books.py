@@ -16,8 +16,8 @@ from hifc_ray.errors import ConservationBroken
 from hifc_ray.host.table import MAX_HOLDERS, TIER_WRITER, SlotTable, tag_of
 from hifc_ray.hotness import Hotness
 from hifc_ray.layout import BlockLayout
-from hifc_ray.policy import Features
 from hifc_ray.messages import Purge
+from hifc_ray.policy import Features
 from hifc_ray.types import (
     NO_SLOT,
     NOBODY,

@@ -8,8 +8,8 @@ import numpy as np
 
 from hifc_ray.client import NO_LEASE, ChainQuery, Lease, LookupReply, Missed, all_missed
 from hifc_ray.flash import Address
-from hifc_ray.keys import fingerprints_of
 from hifc_ray.host.table import TIER_WRITER, tag_of
+from hifc_ray.keys import fingerprints_of
 from hifc_ray.tiering.promotion import Promoter, Promotion
 from hifc_ray.tiering.shared import Shared
 from hifc_ray.types import (
