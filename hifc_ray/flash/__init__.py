@@ -16,6 +16,7 @@ __all__ = [
     "BlockRead",
     "Device",
     "Extent",
+    "FaultyDevice",
     "FileDevice",
     "FlashBlock",
     "FlashStore",

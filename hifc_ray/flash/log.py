@@ -211,7 +211,7 @@ class SegmentLog:
             self._next_sequence += 1
 
     def _seal(self, segment: Segment) -> None:
-        """Filter and data made durable, then the hint. If its hint cannot be written it serves on, and a restart scans it.
+        """Filter and data made durable, then the hint. Without a hint it serves on, and a restart scans it.
 
         The order is the promise: a hint that survives a power loss speaks of data that has survived it too.
         """

@@ -3,7 +3,7 @@
 Header, little-endian: stamp, codec code, num_blocks (1, 2 or 4), length of the layout text, header bytes, stripes per
 block, stripe bytes, tokens per block, payload bytes, segment sequence and uuid, offset in the segment, namespace, tags
 of the owner; then layout text, keys (32 bytes each), positions (u32 each), and for each stripe of the payload its
-encoded length (u32), XXH3-64 of the encoded bytes and of the raw bytes; zeros; XXH3-64 of all of it in the last 8 bytes.
+encoded length (u32), XXH3-64 of the encoded bytes and of the raw bytes; zeros; XXH3-64 of all of it in the last 8.
 
 A record names its segment and offset, so a scan can tell it from bytes that lie elsewhere, and go on behind a hole.
 """

@@ -197,7 +197,7 @@ class Volume:
             self.files.put(PURGES_NAME, data)
 
     def erase(self, entries: EntryArray) -> None:
-        """Overwrite records, with zeros, and make that durable. Those whose segment is gone are gone. Raises OSError."""
+        """Overwrite records with zeros, and make that durable. Those whose segment is gone are gone. Raises OSError."""
         numbers = columns.segments(entries["where"])
         for number in np.unique(numbers).tolist():
             rows = entries[numbers == number]

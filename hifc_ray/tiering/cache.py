@@ -330,7 +330,7 @@ def wait_for(mapped: arena.Arena, reply: LookupReply, deadline_s: float) -> Byte
 
 
 def _own_path(flash_directories: tuple[Path, ...]) -> Path:
-    """The arena of a tier outside a cluster: found again by its first flash directory, so that a killed process leaves it."""
+    """The arena of a tier outside a cluster; what a killed process leaves is found again by its first directory."""
     if flash_directories:
         name = blake2b(str(flash_directories[0].resolve()).encode(), digest_size=6).hexdigest()
         return env.shm_dir() / f"hifc-{name}-local"

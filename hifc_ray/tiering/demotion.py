@@ -13,7 +13,7 @@ from hifc_ray.errors import FlashFault
 from hifc_ray.flash import Address, FlashBlock, FlashStore, Volume
 from hifc_ray.policy import EvictionPolicy, Features
 from hifc_ray.tiering.shared import Shared
-from hifc_ray.transfer import Channel, Priority, Ticket
+from hifc_ray.transfer import Channel, Priority, Ticket, every
 from hifc_ray.types import BoolArray, Fate, Key, SlotArray, Tier
 
 GROUP_BLOCKS = 4  # blocks of one append: large enough to be sequential, small enough to free slots early
@@ -75,7 +75,6 @@ class Demoter:
 
     def expire(self) -> None:
         """End the waiting for writes past their deadline: the blocks are lost, their slots wait for the write."""
-        shared = self._shared
         for number, channel in enumerate(self._channels):
             for ticket in channel.overdue():
                 if not ticket.withdrawn:
@@ -83,12 +82,10 @@ class Demoter:
                 self._give_up(ticket)
 
     def idle(self, timeout_s: float) -> bool:
-        end = self._shared.clock.now() + timeout_s
-        return all([channel.idle(max(0.0, end - self._shared.clock.now())) for channel in self._channels])
+        return every(self._channels, Channel.idle, timeout_s, self._shared.clock)
 
     def close(self, timeout_s: float) -> bool:
-        end = self._shared.clock.now() + timeout_s
-        return all([channel.close(max(0.0, end - self._shared.clock.now())) for channel in self._channels])
+        return every(self._channels, Channel.close, timeout_s, self._shared.clock)
 
     def _has_room(self) -> bool:
         """Would some device take a group, as far as its queue goes?"""

@@ -11,7 +11,7 @@ import numpy as np
 from hifc_ray.errors import CorruptRecord, StaleAddress
 from hifc_ray.flash import Address, BlockRead, merge, volume_of
 from hifc_ray.tiering.shared import Shared
-from hifc_ray.transfer import Channel, Priority, Ticket
+from hifc_ray.transfer import Channel, Priority, Ticket, every
 from hifc_ray.types import Fate, Key, Namespace, SlotArray, Tier
 
 
@@ -69,12 +69,10 @@ class Promoter:
                 self._give_up(ticket)
 
     def idle(self, timeout_s: float) -> bool:
-        end = self._shared.clock.now() + timeout_s
-        return all([channel.idle(max(0.0, end - self._shared.clock.now())) for channel in self._channels])
+        return every(self._channels, Channel.idle, timeout_s, self._shared.clock)
 
     def close(self, timeout_s: float) -> bool:
-        end = self._shared.clock.now() + timeout_s
-        return all([channel.close(max(0.0, end - self._shared.clock.now())) for channel in self._channels])
+        return every(self._channels, Channel.close, timeout_s, self._shared.clock)
 
     def _give_up(self, ticket: Ticket[Any]) -> None:
         shared = self._shared
