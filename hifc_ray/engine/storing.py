@@ -119,8 +119,10 @@ class Storer:
     def purge(self, what: Purge) -> None:
         """Publish none of these blocks from now on; a commit that is being sent may yet arrive."""
         with self._changed:
-            dropped = [filled for filled in self._queue if what.covers(filled.namespace, filled.owner)]
-            self._queue = deque(filled for filled in self._queue if filled not in dropped)
+            queued, self._queue = self._queue, deque()
+            dropped = []
+            for filled in queued:
+                (dropped if what.covers(filled.namespace, filled.owner) else self._queue).append(filled)
             self._num_active += len(dropped)
             self._purged |= any(what.covers(filled.namespace, filled.owner) for filled in self._batch)
         self._settle(dropped, "purged")

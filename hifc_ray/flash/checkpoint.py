@@ -1,8 +1,7 @@
 """Checkpoints: what a cache has learned (access history, ghosts, budget), kept beside its log and bounded in age.
 
-Stamp, wall time, bytes of the notes and of the arrays; notes as JSON; arrays as an .npz without pickles; XXH3-64 of
-all. One that is torn, damaged, too old, from the future or of a newer release is left alone: history is worth having,
-no more.
+Stamp, wall time, bytes of the notes and of the arrays; notes as JSON; arrays as .npz without pickles; XXH3-64 of all.
+One that is torn, damaged, too old, from the future or of a newer release is left alone: it is only history.
 """
 
 from __future__ import annotations

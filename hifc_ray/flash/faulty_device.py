@@ -189,8 +189,8 @@ class FaultyDevice:
         self.inner.put(name, _flipped(data, self.strike("put", 0, len(data)).flips))
 
     def get(self, name: str) -> bytes:
-        data = self.inner.get(name)
-        return _flipped(data, self.strike("get", 0, len(data)).flips)
+        flips = self.strike("get", 0, self.inner.sizes().get(name, 0)).flips
+        return _flipped(self.inner.get(name), flips)
 
     def _plan(self, op: Op, fault: _Fault) -> None:
         with self._lock:
@@ -262,5 +262,6 @@ def _flip(buffers: Sequence[memoryview], at: int) -> None:
 def _flipped(data: bytes, offsets: list[int]) -> bytes:
     copy = bytearray(data)
     for at in offsets:
-        copy[at] ^= 0xFF
+        if at < len(copy):
+            copy[at] ^= 0xFF
     return bytes(copy)

@@ -12,6 +12,7 @@ import logging
 import threading
 from collections import deque
 from dataclasses import asdict, dataclass, fields
+from typing import Any
 
 from hifc_ray.clock import Clock
 from hifc_ray.flash.device import FilePlace
@@ -98,8 +99,10 @@ class Quarantine:
 
 
 def _cut(fault: Fault) -> Fault:
-    row = {name: value[:MAX_TEXT] if isinstance(value, str) else value for name, value in asdict(fault).items()}
-    return Fault(**{**row, "header": fault.header[:_PAGE_TEXT], "stripe": fault.stripe[:_PAGE_TEXT]})
+    limits = {"header": _PAGE_TEXT, "stripe": _PAGE_TEXT}
+    row: dict[str, Any] = asdict(fault)
+    texts = {name: text[: limits.get(name, MAX_TEXT)] for name, text in row.items() if isinstance(text, str)}
+    return Fault(**{**row, **texts})
 
 
 def _load(device: FilePlace) -> list[Fault]:

@@ -204,7 +204,7 @@ class FlashStore:
         return result
 
     def read_run(self, reads: Sequence[BlockRead]) -> list[int | Exception]:
-        """Read blocks that lie side by side (see `reading.merge`) in one go; each one's bytes, or what `read` raises."""
+        """Read blocks that lie side by side (see `reading.merge`) in one go; for each, what `read` returns or raises."""
         volume = self.volumes[volume_of(reads[0].address)]
         start = self._clock.now()
         try:

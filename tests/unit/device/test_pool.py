@@ -9,7 +9,8 @@ from hifc_ray.device.placement import choose, even_runs
 from hifc_ray.device.pool import BlockPool
 from hifc_ray.errors import ConfigError, ConservationBroken
 from hifc_ray.layout import BlockLayout
-from hifc_ray.types import Key
+from hifc_ray.messages import Purge
+from hifc_ray.types import Key, Owner
 from tests.fakes.blocks import OURS
 
 LAYOUT = BlockLayout(layers=2, kv_heads=1, head_dim=16, block_tokens=16)
@@ -101,3 +102,23 @@ def test_neighbours_are_chosen_and_runs_found() -> None:
     for _ in range(200):
         blocks = rng.permutation(20)[: int(rng.integers(0, 20))].tolist()
         assert [block for run in even_runs(blocks) for block in run] == blocks
+
+
+def test_a_purge_frees_what_nobody_uses_and_hides_what_somebody_does() -> None:
+    pool = make_pool(4)
+    blocks = pool.allocate(4)
+    assert blocks is not None
+    owners = [Owner(1, 10), Owner(1, 10), Owner(1, 20), Owner(2, 10)]
+    for number, (block, owner) in enumerate(zip(blocks, owners, strict=True)):
+        pool.publish(block, key(number), OURS, owner)
+    pool.release(blocks[1:])
+    assert pool.purge(Purge(tenant=1)) == 3
+    assert pool.holds([key(number) for number in range(4)]).tolist() == [False, False, False, True]
+    assert pool.num_available == 3
+    pool.check()
+    pool.release(blocks[:1])  # the last to use a purged block: nobody finds it again
+    assert (pool.num_available, pool.num_cached) == (4, 1)
+    assert pool.purge(Purge(tenant=1)) == 0
+    assert pool.purge(Purge(namespace=OURS)) == 1
+    assert pool.find([key(3)]) == []
+    pool.check()

@@ -18,6 +18,7 @@ from hifc_ray.engine.sampling import SamplingParams
 from hifc_ray.engine.sequence import Sequence
 from hifc_ray.layout import BlockLayout
 from hifc_ray.memory_tier import MemoryTier
+from hifc_ray.messages import Purge
 from hifc_ray.stats import Stats
 from hifc_ray.types import BoolArray, ByteArray, Fate, Lookup, Namespace, Tier
 
@@ -228,3 +229,31 @@ def test_without_blocks_to_replace_late_ones_it_waits_for_them() -> None:
         load.wait(0.01)
     assert bench.ready == [0, 1, 2, 3, 4, 5]
     bench.check()
+
+
+def test_what_is_purged_while_it_is_copied_is_computed_instead() -> None:
+    bench = Bench(MemoryTier(LAYOUT.block_bytes, 8, window=8), num_blocks=3)
+    bench.store(0, 1, 2)
+    bench.copies.hold("in")
+    load = bench.loader.start(bench.sequence)
+    assert not load.advance()
+    assert bench.tier.purge(Purge(namespace=NAMESPACE)).host_blocks == 3
+    bench.copies.release("in")
+    while not load.advance():
+        load.wait(0.01)
+    assert bench.ready == []
+    bench.check()
+
+
+def test_a_purged_request_does_not_share_what_it_had_asked_for() -> None:
+    bench = Bench(MemoryTier(LAYOUT.block_bytes, 8, window=8), num_blocks=2)
+    bench.store(0, 1)
+    bench.copies.hold("in")
+    load = bench.loader.start(bench.sequence)
+    assert not load.advance()
+    bench.sequence.purge(Purge(namespace=NAMESPACE), NAMESPACE)
+    bench.copies.release("in")
+    while not load.advance():
+        load.wait(0.01)
+    assert bench.ready == [0, 1]  # it was lent them before
+    assert not bench.pool.holds(bench.sequence.keys).any()

@@ -10,13 +10,17 @@ import pytest
 from hifc_ray import keys
 from hifc_ray.engine.sampling import SamplingParams
 from hifc_ray.engine.sequence import Sequence
-from hifc_ray.types import Namespace
+from hifc_ray.messages import Purge
+from hifc_ray.types import NOBODY, Namespace, Owner
 
 NAMESPACE = Namespace(b"n" * 32)
 
 
-def make(num_tokens: int, max_new_tokens: int = 3, stop: frozenset[int] = frozenset()) -> Sequence:
-    return Sequence(1, list(range(num_tokens)), SamplingParams(max_new_tokens=max_new_tokens), stop, 4)
+def make(
+    num_tokens: int, max_new_tokens: int = 3, stop: frozenset[int] = frozenset(), owner: Owner = NOBODY
+) -> Sequence:
+    params = SamplingParams(max_new_tokens=max_new_tokens)
+    return Sequence(1, list(range(num_tokens)), params, stop, 4, owner=owner)
 
 
 @pytest.mark.parametrize(
@@ -77,3 +81,19 @@ def test_attention_is_the_mean_over_the_queries_that_saw_a_block() -> None:
     assert sequence.attention_of(0) == 1.5
     assert math.isnan(sequence.attention_of(1))
     np.testing.assert_array_equal(sequence.result("").attention, np.array([1.5, np.nan, np.nan], np.float32))
+
+
+def test_a_purged_request_asks_for_nothing_and_shares_nothing() -> None:
+    waiting, admitted, other = (make(9, owner=owner) for owner in (Owner(1, 2), Owner(1, 3), Owner(2, 2)))
+    admitted.open(NAMESPACE)
+    for sequence in (waiting, admitted, other):
+        sequence.purge(Purge(tenant=1), NAMESPACE)
+    assert admitted.namespace is None
+    for sequence in (waiting, other):
+        sequence.open(NAMESPACE)
+    assert (waiting.namespace, waiting.keys) == (None, [])
+    assert (other.namespace, len(other.keys)) == (NAMESPACE, 2)
+    other.purge(Purge(namespace=Namespace(b"m" * 32)), NAMESPACE)
+    assert other.namespace == NAMESPACE
+    other.purge(Purge(namespace=NAMESPACE), Namespace(b"m" * 32))  # it is of the one it was opened in
+    assert other.namespace is None

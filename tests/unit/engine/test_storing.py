@@ -17,8 +17,9 @@ from hifc_ray.device.pool import BlockPool
 from hifc_ray.engine.storing import Filled, Storer
 from hifc_ray.layout import BlockLayout
 from hifc_ray.memory_tier import MemoryTier
+from hifc_ray.messages import Purge
 from hifc_ray.stats import Stats
-from hifc_ray.types import NOBODY, Key, Namespace, Reserve
+from hifc_ray.types import NOBODY, Key, Namespace, Owner, Reserve
 
 LAYOUT = BlockLayout(layers=2, kv_heads=1, head_dim=16, block_tokens=16)
 NAMESPACE = Namespace(b"n" * 32)
@@ -39,11 +40,11 @@ class Bench:
         config = EngineConfig(**{"store_deadline_s": self.deadline_s, **settings})
         self.storer = Storer(tier, self.copies, LAYOUT, config, self.stats)
 
-    def put(self, *blocks: int) -> list[bool]:
+    def put(self, *blocks: int, owner: Owner = NOBODY) -> list[bool]:
         deadline_s = time.monotonic() + self.deadline_s
         return [
             self.storer.put(
-                Filled(NAMESPACE, key(block), block, block, NOBODY, 0, lambda block=block: block / 2, deadline_s)  # type: ignore[misc]
+                Filled(NAMESPACE, key(block), block, block, owner, 0, lambda block=block: block / 2, deadline_s)  # type: ignore[misc]
             )
             for block in blocks
         ]
@@ -191,3 +192,50 @@ def test_a_tier_that_raises_costs_only_the_store(bench: Callable[..., Bench]) ->
     assert made.storer.drain(10)
     assert (NAMESPACE, key(2)) in tier
     assert made.storer.collect() == [1, 2]
+
+
+ALICE, BOB = Owner(1, 10), Owner(2, 20)
+
+
+def test_what_is_queued_or_under_way_when_it_is_purged_is_not_published(bench: Callable[..., Bench]) -> None:
+    tier = MemoryTier(LAYOUT.block_bytes, 8)
+    made = bench(tier)
+    made.copies.hold("out")
+    made.put(1, owner=ALICE)
+    wait_for(lambda: made.copies.num_held("out"))
+    made.put(2, owner=ALICE)
+    made.put(3, owner=BOB)
+    made.storer.purge(Purge(tenant=ALICE.tenant))
+    assert made.storer.collect() == [2]  # of the other a copy is under way
+    made.copies.release("out")
+    assert made.storer.drain(10)
+    assert [(NAMESPACE, key(number)) in tier for number in (1, 2, 3)] == [False, False, True]
+    assert sorted(made.storer.collect()) == [1, 3]
+    assert made.stats.get("dropped_stores", reason="purged") == 2
+    made.put(1, owner=ALICE)  # later, it is a new store
+    assert made.storer.drain(10)
+    assert (NAMESPACE, key(1)) in tier
+    tier.check()
+
+
+def test_a_refused_block_that_is_purged_is_not_offered_again(bench: Callable[..., Bench]) -> None:
+    tier = MemoryTier(LAYOUT.block_bytes, 1)
+    other = tier.reserve(StoreRequest(NAMESPACE, (key(99),), np.zeros(1, np.int64), LAYOUT), 1.0)
+    made = bench(tier)
+    made.put(1, owner=ALICE)
+    wait_for(lambda: tier._fates)
+    made.storer.purge(Purge(session=ALICE.session))
+    assert made.storer.drain(10)
+    assert made.storer.collect() == [1]
+    tier.abort(other)
+    assert (NAMESPACE, key(1)) not in tier
+
+
+def test_blocks_are_stored_under_their_owner(bench: Callable[..., Bench]) -> None:
+    tier = MemoryTier(LAYOUT.block_bytes, 8)
+    made = bench(tier)
+    made.put(1, 2, owner=ALICE)
+    made.put(3, owner=BOB)
+    assert made.storer.drain(10)
+    assert tier.purge(Purge(session=ALICE.session)).host_blocks == 2
+    assert (NAMESPACE, key(3)) in tier
