@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from types import TracebackType
 
@@ -161,14 +161,19 @@ class FlashStore:
         states = {volume.state for volume in self.volumes}
         return "budget" if "ok" in states else "out" if "out" in states else "read-only"
 
-    def draw(self, num_bytes: int, busy: Callable[[int], int] | None = None) -> int | None:
+    def draw(self, num_bytes: int, queued: Mapping[int, int] | None = None) -> int | None:
         """The volume that so many bytes may be written to now, drawn from its budget; None if there is none.
 
-        The least `busy` comes first (by number; by default by bytes under way), and of those the emptiest.
+        The least busy comes first, and of those the emptiest. `queued` says how busy each is, and leaves out those that
+        are not to be used; by default that is what `append` has under way.
         """
-        measure = busy or (lambda number: self.volumes[number].pending_bytes // max(1, num_bytes))
-        takes = [volume for volume in self.volumes if volume.writable]
-        takes.sort(key=lambda volume: (measure(volume.number), volume.fill))
+        busy = (
+            queued
+            if queued is not None
+            else {volume.number: volume.pending_bytes // max(1, num_bytes) for volume in self.volumes}
+        )
+        takes = [volume for volume in self.volumes if volume.writable and volume.number in busy]
+        takes.sort(key=lambda volume: (busy[volume.number], volume.fill))
         return next((volume.number for volume in takes if volume.budget.draw(num_bytes)), None)
 
     def has_room_for(self, tenant: int, num_bytes: int) -> bool:

@@ -87,10 +87,15 @@ class Demoter:
     def close(self, timeout_s: float) -> bool:
         return every(self._channels, Channel.close, timeout_s, self._shared.clock)
 
+    def _queues(self) -> dict[int, tuple[int, int]]:
+        """Of each volume that takes blocks: groups that its queue has room for, and groups that wait or run."""
+        numbered = enumerate(self._channels)
+        return {n: (channel.room, channel.num_pending) for n, channel in numbered if self._volume(n).writable}
+
     def _has_room(self) -> bool:
-        """Would some device take a group, as far as its queue goes?"""
-        rooms = [channel.room for number, channel in enumerate(self._channels) if self._volume(number).writable]
-        return not rooms or max(rooms) > 0
+        """Would some device take a group, as far as its queue goes? True where there is none: then nothing waits."""
+        queues = self._queues()
+        return not queues or any(room for room, _ in queues.values())
 
     def _volume(self, number: int) -> Volume:
         assert self._shared.flash is not None
@@ -142,19 +147,21 @@ class Demoter:
         refused = self._refuse(dirty[~admitted], "policy")
         groups: list[Group] = []
         wanted = dirty[admitted]
-        queued = [channel.num_pending for channel in self._channels]
+        queues = self._queues()
         for begin in range(0, len(wanted), GROUP_BLOCKS):
             slots = wanted[begin : begin + GROUP_BLOCKS]
-            if not self._has_room():
+            if not any(room for room, _ in queues.values()) and queues:
                 break
             within = self._within_quota(flash, slots, groups)
             refused += self._refuse(slots[~within], "quota")
             slots = slots[within]
-            volume = flash.draw(self._bytes(slots), queued.__getitem__) if len(slots) else None
+            pending = {number: queued for number, (room, queued) in queues.items() if room}
+            volume = flash.draw(self._bytes(slots), pending) if len(slots) else None
             if volume is None:
                 refused += self._refuse(slots, flash.why_not())
                 continue
-            queued[volume] += 1
+            room, queued = queues[volume]
+            queues[volume] = room - 1, queued + 1
             self._shared.stats.add("admitted_bytes", self._bytes(slots), tier=Tier.FLASH)
             self._shared.books.demote(slots)
             groups.append((slots, volume))
