@@ -12,7 +12,7 @@ from hifc_ray.client import ChainQuery, StoreRequest, TierClient
 from hifc_ray.config import FlashConfig, HostConfig, TierConfig
 from hifc_ray.errors import TierUnavailable
 from hifc_ray.layout import PAGE_BYTES, BlockLayout
-from hifc_ray.policies.admission import Always
+from hifc_ray.policies.always import Always
 from hifc_ray.policies.lru import Lru
 from hifc_ray.tiering import TieredCache
 from hifc_ray.types import ByteArray, Key, Namespace

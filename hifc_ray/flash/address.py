@@ -1,24 +1,29 @@
-"""Where a record lies. An address is one packed integer, so that the index spends 36 bytes on it."""
+"""Where a record lies. An address is one packed integer, of which the index keeps the two parts in arrays."""
 
 from __future__ import annotations
 
-from typing import NamedTuple, NewType
+from typing import NamedTuple, NewType, TypeVar
 
 from hifc_ray.layout import PAGE_BYTES
+from hifc_ray.types import IntArray
 
-Address = NewType("Address", int)  # segment | first page | pages of payload | pages of header
+Address = NewType("Address", int)  # volume | segment of the volume | first page || pages of header | pages of payload
 
-_HEADER_BITS, _PAYLOAD_BITS, _OFFSET_BITS = 4, 20, 28
+_VOLUME_BITS, _SEQUENCE_BITS, OFFSET_BITS = 6, 26, 32
+_HEADER_BITS, _PAYLOAD_BITS = 4, 28
+EXTENT_BITS = _HEADER_BITS + _PAYLOAD_BITS
+MAX_VOLUMES = 1 << _VOLUME_BITS
+MAX_SEQUENCE = (1 << _SEQUENCE_BITS) - 1
 MAX_HEADER_BYTES = ((1 << _HEADER_BITS) - 1) * PAGE_BYTES
-MAX_PAYLOAD_BYTES = ((1 << _PAYLOAD_BITS) - 1) * PAGE_BYTES  # 4 GiB
-MAX_SEGMENT_BYTES = ((1 << _OFFSET_BITS) - 1) * PAGE_BYTES  # 1 TiB
-_SEGMENT_SHIFT = _HEADER_BITS + _PAYLOAD_BITS + _OFFSET_BITS
+MAX_PAYLOAD_BYTES = ((1 << _PAYLOAD_BITS) - 1) * PAGE_BYTES
+S = TypeVar("S", int, IntArray)
+MAX_SEGMENT_BYTES = ((1 << OFFSET_BITS) - 1) * PAGE_BYTES
 
 
 class Place(NamedTuple):
     """An address, unpacked. `offset` is that of the header; the payload follows it."""
 
-    segment: int
+    segment: int  # number of the segment, with that of its volume
     offset: int
     header_bytes: int
     payload_bytes: int
@@ -28,21 +33,49 @@ class Place(NamedTuple):
         return self.offset + self.header_bytes + self.payload_bytes
 
 
+def segment_number(volume: int, sequence: int) -> int:
+    """One number for a segment of a volume."""
+    return volume << _SEQUENCE_BITS | sequence
+
+
+def volume_of_segment(segment: S) -> S:
+    """Which volume a segment, or each of an array of them, is on."""
+    return segment >> _SEQUENCE_BITS
+
+
+def pack_where(segment: int, offset: int) -> int:
+    """Segment and first page in 64 bits."""
+    return segment << OFFSET_BITS | offset // PAGE_BYTES
+
+
+def pack_extent(header_bytes: int, payload_bytes: int) -> int:
+    """Pages of header and of payload in 32 bits."""
+    return header_bytes // PAGE_BYTES << _PAYLOAD_BITS | payload_bytes // PAGE_BYTES
+
+
+def join(where: int, extent: int) -> Address:
+    """The address of the two parts that the index keeps."""
+    return Address(where << EXTENT_BITS | extent)
+
+
 def pack(place: Place) -> Address:
     """The address of a place; all byte counts are whole pages within the limits above."""
-    packed = place.segment << _OFFSET_BITS | place.offset // PAGE_BYTES
-    packed = packed << _PAYLOAD_BITS | place.payload_bytes // PAGE_BYTES
-    return Address(packed << _HEADER_BITS | place.header_bytes // PAGE_BYTES)
+    return join(pack_where(place.segment, place.offset), pack_extent(place.header_bytes, place.payload_bytes))
 
 
 def unpack(address: Address) -> Place:
     """The place of an address."""
-    header = address & ((1 << _HEADER_BITS) - 1)
-    payload = address >> _HEADER_BITS & ((1 << _PAYLOAD_BITS) - 1)
-    offset = address >> (_HEADER_BITS + _PAYLOAD_BITS) & ((1 << _OFFSET_BITS) - 1)
-    return Place(address >> _SEGMENT_SHIFT, offset * PAGE_BYTES, header * PAGE_BYTES, payload * PAGE_BYTES)
+    payload = address & ((1 << _PAYLOAD_BITS) - 1)
+    header = address >> _PAYLOAD_BITS & ((1 << _HEADER_BITS) - 1)
+    offset = address >> EXTENT_BITS & ((1 << OFFSET_BITS) - 1)
+    return Place(segment_of(address), offset * PAGE_BYTES, header * PAGE_BYTES, payload * PAGE_BYTES)
 
 
 def segment_of(address: Address) -> int:
-    """Sequence number of the segment that holds it."""
-    return address >> _SEGMENT_SHIFT
+    """Number of the segment that holds it."""
+    return address >> (OFFSET_BITS + EXTENT_BITS)
+
+
+def volume_of(address: Address) -> int:
+    """Number of the volume that holds it."""
+    return volume_of_segment(segment_of(address))

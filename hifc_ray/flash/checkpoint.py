@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from hifc_ray.errors import CorruptRecord, NewerFormat
-from hifc_ray.flash.device import Device
+from hifc_ray.flash.device import FilePlace
 from hifc_ray.flash.format import (
     CHECKPOINT_NAME,
     CHECKSUM_BYTES,
@@ -44,7 +44,7 @@ class Checkpoint:
     age_s: float
 
 
-def save(device: Device, arrays: Mapping[str, AnyArray], notes: Mapping[str, Any], wall_s: float) -> int:
+def save(device: FilePlace, arrays: Mapping[str, AnyArray], notes: Mapping[str, Any], wall_s: float) -> int:
     """Replace the checkpoint, whole or not at all; bytes written. Raises OSError.
 
     Arrays hold plain numbers or bytes; notes are what JSON can say. `wall_s` is the time since the epoch.
@@ -64,7 +64,7 @@ def save(device: Device, arrays: Mapping[str, AnyArray], notes: Mapping[str, Any
     return len(data)
 
 
-def load(device: Device, max_age_s: float, wall_s: float, stats: Stats) -> Checkpoint | None:
+def load(device: FilePlace, max_age_s: float, wall_s: float, stats: Stats) -> Checkpoint | None:
     """The checkpoint, or None if there is none that can be believed: then `checkpoint_refused` says why."""
     try:
         found = _decode(device.get(CHECKPOINT_NAME), wall_s)

@@ -34,6 +34,20 @@ class Extent(Protocol):
     def close(self) -> None: ...
 
 
+class FilePlace(Protocol):
+    """Where small files go: a device, or what stands between one and those who write them."""
+
+    @property
+    def path(self) -> str:
+        """How messages name it."""
+
+    def put(self, name: str, data: bytes) -> None:
+        """Replace a small file whole, or not at all; when this returns, it and all names here survive a power loss."""
+
+    def get(self, name: str) -> bytes:
+        """A small file. Raises FileNotFoundError."""
+
+
 class Device(Protocol):
     """A place for extents and small files. Locked by one owner at a time.
 

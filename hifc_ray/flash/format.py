@@ -13,12 +13,14 @@ import xxhash
 
 from hifc_ray.errors import CorruptRecord, NewerFormat
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 CHECKSUM_BYTES = 8
 LOCK_NAME = "LOCK"
-TEMP_SUFFIX = ".tmp"
-CHECKPOINT_NAME = "state.checkpoint"
+PURGES_NAME = "purges.json"
 FAULTS_NAME = "faults.json"
+CHECKPOINT_NAME = "state.checkpoint"
+SMALL_NAMES = (PURGES_NAME, FAULTS_NAME, CHECKPOINT_NAME)
+TEMP_SUFFIX = ".tmp"
 
 STAMP = struct.Struct("<8sII")
 _CHECKSUM = struct.Struct("<Q")
@@ -57,7 +59,7 @@ def is_ours(name: str) -> bool:
 
 def _is_small(name: str) -> bool:
     """Files that `Device.put` replaces whole."""
-    return name in (CHECKPOINT_NAME, FAULTS_NAME) or hint_of(name) is not None
+    return name in SMALL_NAMES or hint_of(name) is not None
 
 
 def stamp(magic: bytes) -> bytes:
@@ -74,7 +76,7 @@ def check_stamp(data: bytes | memoryview, magic: bytes, what: str) -> None:
     if version > FORMAT_VERSION:
         raise NewerFormat(f"{what} has format {version}; allowed: up to {FORMAT_VERSION} in this release")
     if version != FORMAT_VERSION:
-        raise CorruptRecord(f"{what}: format {version} was never released")
+        raise CorruptRecord(f"{what}: format {version} is none of this release")
 
 
 def checksum(data: bytes | memoryview) -> int:

@@ -1,105 +1,279 @@
-"""The index: key to address in memory, and which keys leave with which segment."""
+"""The index: what is on flash, a row a block, as arrays; and how much of each segment is alive.
+
+At most 200 bytes a block, its key and access history included (measured in its test). Everything is done in batches.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence, Set
-from typing import NamedTuple
+from collections.abc import Sequence, Set
 
-from hifc_ray.flash.address import Address, segment_of
-from hifc_ray.types import Fate, Key, Namespace
+import numpy as np
+
+from hifc_ray.flash import entries as columns
+from hifc_ray.flash.address import OFFSET_BITS, Address, join
+from hifc_ray.flash.entries import ENTRY, EntryArray, keys_as_words
+from hifc_ray.flash.key_table import NO_ROW, KeyTable
+from hifc_ray.hotness import Hotness
+from hifc_ray.policy import Features
+from hifc_ray.types import AnyArray, BoolArray, Fate, IntArray, Key, Namespace, Owner
 
 MAX_FATES = 1 << 16
-
-
-class Entry(NamedTuple):
-    """One indexed block."""
-
-    key: Key
-    namespace: Namespace
-    address: Address
+_LEAST_ROWS = 1024
+_GROWTH = 1.25
 
 
 class Index:
-    """At most 200 bytes a block, its key included. The caller holds the lock, except for `locate` and `in`.
+    """Rows of blocks. The caller holds the lock around every method.
 
-    Those two are single dictionary reads, whole under the interpreter lock whatever other threads do.
+    `hotness` has the same rows. A row keeps its block until the block is removed; its address may change meanwhile.
     """
 
-    def __init__(self) -> None:
-        self._addresses: dict[Key, Address] = {}
-        self._keys: dict[int, dict[Namespace, list[Key]]] = {}  # by segment
+    def __init__(self, rows: int = _LEAST_ROWS) -> None:
+        self._table = KeyTable(rows)
+        self._where = np.zeros(rows, np.uint64)
+        self._extent = np.zeros(rows, np.uint32)  # 0: a row without a block
+        self._namespace = np.zeros(rows, np.uint32)  # place in `_namespaces`
+        self._tenant = np.zeros(rows, np.uint64)
+        self._session = np.zeros(rows, np.uint64)
+        self.hotness = Hotness(rows)
+        self._free = np.arange(rows - 1, -1, -1, dtype=np.int32)  # the first `_num_free` of them, taken from their end
+        self._num_free = rows
+        self._namespaces: list[Namespace] = []
+        self._live: dict[int, tuple[int, int]] = {}  # by segment: blocks and bytes
+        self._tenants: Counter[int] = Counter()  # bytes
         self._fates: dict[Key, Fate] = {}  # oldest first
 
     def __len__(self) -> int:
-        return len(self._addresses)
+        return len(self._extent) - self._num_free
 
-    def __contains__(self, key: Key) -> bool:
-        return key in self._addresses
+    @property
+    def nbytes(self) -> int:
+        """Memory of all arrays."""
+        hot = sum(column.nbytes for column in vars(self.hotness).values() if isinstance(column, np.ndarray))
+        own = (self._where, self._extent, self._namespace, self._tenant, self._session, self._free)
+        return self._table.nbytes + hot + sum(column.nbytes for column in own)
 
-    def locate(self, keys: Sequence[Key]) -> list[Address | None]:
-        """The address of each key, or None."""
-        return list(map(self._addresses.get, keys))
+    def find(self, keys: Sequence[Key]) -> IntArray:
+        """[keys] row of each key, NO_ROW where it is not here."""
+        if not keys:
+            return np.zeros(0, np.int64)
+        return self._table.find(keys_as_words(keys))
 
-    def get(self, key: Key) -> Address | None:
-        return self._addresses.get(key)
+    def locate(self, rows: IntArray) -> list[Address | None]:
+        """The address of each row; None for NO_ROW."""
+        parts = zip(self._where[rows].tolist(), self._extent[rows].tolist(), rows.tolist(), strict=True)
+        return [join(where, extent) if row >= 0 else None for where, extent, row in parts]
 
-    def add(self, entries: Iterable[Entry]) -> None:
-        """Index these blocks; a key that is there already moves to its new address."""
-        for key, namespace, address in entries:
-            old = self._addresses.get(key)
-            if old is not None:
-                self.remove(key, old)
-            self._keys.setdefault(segment_of(address), {}).setdefault(namespace, []).append(key)
-            self._addresses[key] = address
-            self._fates.pop(key, None)
+    def at(self, key: Key, address: Address) -> int:
+        """The row of a key that still has this address, else NO_ROW."""
+        rows = self.find([key])
+        return int(rows[0]) if self.locate(rows)[0] == address else NO_ROW
 
-    def remove(self, key: Key, address: Address, fate: Fate | None = None) -> bool:
-        """Forget a block if it still has this address; True if it had."""
-        if self._addresses.get(key) != address:
-            return False
-        del self._addresses[key]
-        for keys in self._keys[segment_of(address)].values():
-            if key in keys:
-                keys.remove(key)
-                break
+    def add(self, entries: EntryArray) -> None:
+        """Index these blocks. One that is here already keeps its row and history and moves; of two, the last counts."""
+        if not len(entries):
+            return
+        entries = _last_of_each(entries)
+        rows = self._table.find(entries["key"])
+        known = rows != NO_ROW
+        self._count(rows[known], -1)
+        fresh = np.flatnonzero(~known)
+        if len(fresh):
+            rows[fresh] = self._take_rows(len(fresh))
+            self._table.keys[rows[fresh]] = entries["key"][fresh]
+            self._table.insert(rows[fresh])
+            self.hotness.born(rows[fresh], entries["position"][fresh].astype(np.int64), 0)
+        self._where[rows] = entries["where"]
+        self._extent[rows] = entries["extent"]
+        self._namespace[rows] = self._codes(entries["namespace"])
+        self._tenant[rows], self._session[rows] = entries["tenant"], entries["session"]
+        self._count(rows, 1)
+        if self._fates:
+            for words in entries["key"][fresh]:
+                self._fates.pop(columns.key_of(words), None)
+
+    def remove(self, rows: IntArray, fate: Fate | None = None) -> None:
+        """Forget these blocks, and note why if they may be asked for again."""
+        if not len(rows):
+            return
+        self._count(rows, -1)
         if fate is not None:
-            self._note(key, fate)
-        return True
+            for words in self._table.keys[rows[-MAX_FATES:]]:
+                self._note(columns.key_of(words), fate)
+        self._table.remove(rows)
+        self._extent[rows] = 0
+        self._where[rows] = 0
+        self._free[self._num_free : self._num_free + len(rows)] = rows
+        self._num_free += len(rows)
 
-    def drop_segment(self, segment: int) -> int:
-        """Forget every block of a segment; returns how many there were."""
-        count = 0
-        for keys in self._keys.pop(segment, {}).values():
-            for key in keys:
-                del self._addresses[key]
-                self._note(key, Fate.DROPPED)
-            count += len(keys)
-        return count
+    def entries(self, rows: IntArray) -> EntryArray:
+        """What is known of these rows, in their order."""
+        found = np.zeros(len(rows), ENTRY)
+        found["key"], found["where"], found["extent"] = self._table.keys[rows], self._where[rows], self._extent[rows]
+        names = np.frombuffer(b"".join(self._namespaces), np.uint64).reshape(-1, 4)
+        found["namespace"] = names[self._namespace[rows]] if len(rows) else 0
+        found["tenant"], found["session"] = self._tenant[rows], self._session[rows]
+        found["position"] = self.hotness.position[rows]
+        return found
 
-    def entries(self, segment: int) -> list[Entry]:
-        """The blocks of a segment, in the order of their addresses."""
-        groups = self._keys.get(segment, {})
-        found = [Entry(key, namespace, self._addresses[key]) for namespace, keys in groups.items() for key in keys]
-        return sorted(found, key=lambda entry: entry.address)
+    def rows(self) -> IntArray:
+        """All rows that have a block."""
+        found: IntArray = np.flatnonzero(self._extent)
+        return found
 
-    def all_foreign(self, segment: int, live: Set[Namespace]) -> bool:
-        """Has this segment no block of a live namespace?"""
-        return not any(keys for namespace, keys in self._keys.get(segment, {}).items() if namespace in live)
+    def rows_of(self, segment: int) -> IntArray:
+        """Rows of the blocks of a segment, in the order in which they lie there."""
+        found = np.flatnonzero((self._where >> np.uint64(OFFSET_BITS) == np.uint64(segment)) & (self._extent != 0))
+        ordered: IntArray = found[np.argsort(self._where[found])]
+        return ordered
+
+    def select(
+        self, *, tenant: int | None = None, session: int | None = None, namespace: Namespace | None = None
+    ) -> IntArray:
+        """Rows of an owner or of a namespace."""
+        wanted = self._extent != 0
+        if tenant is not None:
+            wanted &= self._tenant == np.uint64(tenant)
+        if session is not None:
+            wanted &= self._session == np.uint64(session)
+        if namespace is not None:
+            code = self._namespaces.index(namespace) if namespace in self._namespaces else len(self._namespaces)
+            wanted &= self._namespace == np.uint32(code)
+        rows: IntArray = np.flatnonzero(wanted)
+        return rows
+
+    def on_volume(self, volume: int) -> IntArray:
+        """Rows of the blocks of a volume."""
+        rows = self.rows()
+        found: IntArray = rows[columns.volumes(self._where[rows]) == volume]
+        return found
+
+    def segments(self, rows: IntArray) -> IntArray:
+        """[rows] number of the segment of each."""
+        return columns.segments(self._where[rows])
+
+    def record_bytes(self, rows: IntArray) -> IntArray:
+        """[rows] bytes of header and payload."""
+        return columns.record_bytes(self._extent[rows])
+
+    def live(self, segment: int) -> tuple[int, int]:
+        """Blocks of a segment that are indexed there, and the bytes of their records."""
+        return self._live.get(segment, (0, 0))
+
+    def foreign_bytes(self) -> dict[int, int]:
+        """By segment, bytes of blocks whose namespace no live engine uses."""
+        rows = np.flatnonzero(self.hotness.foreign & (self._extent != 0))
+        numbers, group = np.unique(self.segments(rows), return_inverse=True)
+        totals = np.bincount(group, weights=self.record_bytes(rows), minlength=len(numbers))
+        return dict(zip(numbers.tolist(), totals.astype(np.int64).tolist(), strict=True))
+
+    def features(self, rows: IntArray) -> Features:
+        """A copy of the history of these rows, safe to score outside the lock."""
+        return self.hotness.features(rows, self.fingerprints(rows))
+
+    def tenant_bytes(self, tenant: int) -> int:
+        """What one tenant has here."""
+        return self._tenants[tenant]
+
+    def owners(self, rows: IntArray) -> list[Owner]:
+        """Whose each block is."""
+        return list(map(Owner, self._tenant[rows].tolist(), self._session[rows].tolist()))
+
+    def mark_foreign(self, live: Set[Namespace]) -> None:
+        """Blocks of namespaces that are not `live` are the first to leave."""
+        foreign: BoolArray = np.array([namespace not in live for namespace in self._namespaces] or [False], np.bool_)
+        self.hotness.foreign[:] = foreign[self._namespace]
 
     def namespaces(self) -> dict[Namespace, int]:
         """Blocks of each namespace."""
-        counts: Counter[Namespace] = Counter()
-        for groups in self._keys.values():
-            counts.update({namespace: len(keys) for namespace, keys in groups.items() if keys})
-        return dict(counts)
+        counts = np.bincount(self._namespace[self._extent != 0], minlength=len(self._namespaces)).tolist()
+        return {name: count for name, count in zip(self._namespaces, counts, strict=True) if count}
 
     def fate(self, key: Key) -> Fate | None:
         """Why a key left, for the last `MAX_FATES` that did."""
         return self._fates.get(key)
+
+    def fingerprints(self, rows: IntArray) -> AnyArray:
+        """[rows] uint64, the first 8 bytes of each key."""
+        words: AnyArray = self._table.keys[rows, 0]
+        return words
+
+    def key_words(self, rows: IntArray) -> AnyArray:
+        """[rows, 4] uint64."""
+        words: AnyArray = self._table.keys[rows]
+        return words
+
+    def _count(self, rows: IntArray, sign: int) -> None:
+        if not len(rows):
+            return
+        sizes = self.record_bytes(rows)
+        for column, keep in ((self.segments(rows), self._count_segment), (self._tenant[rows], self._count_tenant)):
+            numbers, group = np.unique(column, return_inverse=True)
+            blocks = np.bincount(group).tolist()
+            totals = np.bincount(group, weights=sizes).tolist()
+            for number, count, size in zip(numbers.tolist(), blocks, totals, strict=True):
+                keep(number, sign * count, sign * int(size))
+
+    def _count_segment(self, segment: int, blocks: int, size_bytes: int) -> None:
+        before = self._live.get(segment, (0, 0))
+        after = before[0] + blocks, before[1] + size_bytes
+        if after[0]:
+            self._live[segment] = after
+        else:
+            self._live.pop(segment, None)
+
+    def _count_tenant(self, tenant: int, _blocks: int, size_bytes: int) -> None:
+        self._tenants[tenant] += size_bytes
+        if not self._tenants[tenant]:
+            del self._tenants[tenant]
+
+    def _take_rows(self, count: int) -> IntArray:
+        if count > self._num_free:
+            self._grow(count - self._num_free)
+        rows = self._free[self._num_free - count : self._num_free][::-1].astype(np.int64)
+        self._num_free -= count
+        return rows
+
+    def _grow(self, missing: int) -> None:
+        before = len(self._extent)
+        after = max(before + missing, int(before * _GROWTH))
+        self._table.resize(after)
+        for name in ("_where", "_extent", "_namespace", "_tenant", "_session"):
+            column = getattr(self, name)
+            setattr(self, name, np.concatenate((column, np.zeros(after - before, column.dtype))))
+        self.hotness.grow(after)
+        self._free = np.concatenate((np.arange(after - 1, before - 1, -1, dtype=np.int32), self._free))
+        self._free[after - before + self._num_free :] = 0
+        self._num_free += after - before
+
+    def _codes(self, namespaces: AnyArray) -> AnyArray:
+        """[n] uint32, places of these [n, 4] namespaces in `_namespaces`, which takes up new ones."""
+        codes = np.zeros(len(namespaces), np.uint32)
+        todo: IntArray = np.arange(len(namespaces))
+        while len(todo):
+            first = namespaces[todo[0]]
+            same = (namespaces[todo] == first).all(axis=1)
+            name = Namespace(first.tobytes())
+            if name not in self._namespaces:
+                self._namespaces.append(name)
+            codes[todo[same]] = self._namespaces.index(name)
+            todo = todo[~same]
+        return codes
 
     def _note(self, key: Key, fate: Fate) -> None:
         self._fates.pop(key, None)
         self._fates[key] = fate
         if len(self._fates) > MAX_FATES:
             del self._fates[next(iter(self._fates))]
+
+
+def _last_of_each(entries: EntryArray) -> EntryArray:
+    """Without those whose key comes again later."""
+    if len(entries) == 1:
+        return entries
+    heads = entries["key"][:, 0]
+    if len(np.unique(heads)) == len(heads):
+        return entries
+    last = {words.tobytes(): row for row, words in enumerate(entries["key"])}
+    return entries[sorted(last.values())]

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from hifc_ray.clock import Clock
-from hifc_ray.flash.device import Device
+from hifc_ray.flash.device import FilePlace
 from hifc_ray.flash.format import FAULTS_NAME
 from hifc_ray.layout import PAGE_BYTES
 
@@ -55,7 +55,7 @@ def page_text(page: bytes | memoryview) -> str:
 class Quarantine:
     """The newest `MAX_FAULTS` faults of one device. Never raises for what the device does. Safe from any thread."""
 
-    def __init__(self, device: Device, clock: Clock) -> None:
+    def __init__(self, device: FilePlace, clock: Clock) -> None:
         self._device = device
         self._clock = clock
         self._lock = threading.Lock()
@@ -105,7 +105,7 @@ def _cut(fault: Fault) -> Fault:
     return Fault(**{**row, **texts})
 
 
-def _load(device: Device) -> list[Fault]:
+def _load(device: FilePlace) -> list[Fault]:
     """What is there; nothing if it is damaged."""
     try:
         faults = [Fault(**row) for row in json.loads(device.get(FAULTS_NAME))]

@@ -1,11 +1,11 @@
 """A record: header pages, then the encoded stripes of one run of blocks, each starting on a page.
 
 Header, little-endian: stamp, codec code, num_blocks (1, 2 or 4), length of the layout text, header bytes, stripes per
-block, stripe bytes, tokens per block, payload bytes, segment sequence and uuid, offset in the segment, ordinal,
-namespace; then layout text, keys (32 bytes each), positions (u32 each), and for each stripe of the payload its encoded
-length (u32), XXH3-64 of the encoded bytes and of the raw bytes; zeros; XXH3-64 of all of it in the last 8 bytes.
+block, stripe bytes, tokens per block, payload bytes, segment sequence and uuid, offset in the segment, namespace, tags
+of the owner; then layout text, keys (32 bytes each), positions (u32 each), and for each stripe of the payload its
+encoded length (u32), XXH3-64 of the encoded bytes and of the raw bytes; zeros; XXH3-64 of all of it in the last 8.
 
-The ordinal rises along a segment, so that what a failed write left behind is never taken for the tail's next record.
+A record names its segment and offset, so a scan can tell it from bytes that lie elsewhere, and go on behind a hole.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from hifc_ray.errors import CorruptRecord, NewerFormat
 from hifc_ray.flash.address import MAX_HEADER_BYTES, MAX_PAYLOAD_BYTES
 from hifc_ray.flash.format import CHECKSUM_BYTES, STAMP, check_checksum, check_stamp, checksum, put_checksum, stamp
 from hifc_ray.layout import PAGE_BYTES, round_up
-from hifc_ray.types import KEY_BYTES, Key, Namespace
+from hifc_ray.types import KEY_BYTES, NOBODY, Key, Namespace, Owner
 
 MAGIC = b"HIFC-REC"
 RUN_BLOCKS = (1, 2, 4)
 STRIPE_DTYPE = np.dtype([("length", "<u4"), ("encoded", "<u8"), ("raw", "<u8")])
 StripeArray = npt.NDArray[np.void]
 
-_FIXED = struct.Struct("<BBHIIIIQQ16sQQ32s")
+_FIXED = struct.Struct("<BBHIIIIQQ16sQ32sQQ")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +46,7 @@ class FlashBlock:
     position: int  # index of the block in its sequence
     buffer: memoryview
     num_tokens: int = 0  # 0: as many as the layout says
+    owner: Owner = NOBODY
 
     @property
     def payload_bytes(self) -> int:
@@ -68,8 +69,8 @@ class RecordHeader:
     segment: int
     segment_uuid: bytes
     offset: int
-    ordinal: int
     payload_bytes: int
+    owner: Owner
 
     @property
     def header_bytes(self) -> int:
@@ -80,9 +81,16 @@ class RecordHeader:
 class EncodedBlock:
     """A block ready to be written: what goes into its record, but for its place."""
 
-    block: FlashBlock
+    key: Key
+    namespace: Namespace
+    layout_text: str
+    num_stripes: int
+    stripe_bytes: int
+    num_tokens: int
+    position: int
+    owner: Owner
     codec: int
-    pieces: list[memoryview]
+    pieces: list[memoryview]  # encoded stripes; those of a verbatim codec lie side by side and are one piece
     stripes: StripeArray
     header_bytes: int
     payload_bytes: int
@@ -91,13 +99,12 @@ class EncodedBlock:
     def record_bytes(self) -> int:
         return self.header_bytes + self.payload_bytes
 
-    def header(self, segment: int, segment_uuid: bytes, offset: int, ordinal: int) -> RecordHeader:
+    def header(self, segment: int, segment_uuid: bytes, offset: int) -> RecordHeader:
         """The header of this block at its place."""
-        block = self.block
         return RecordHeader(
-            self.codec, (block.key,), block.namespace, block.layout_text, block.num_stripes, block.stripe_bytes,
-            block.num_tokens, (block.position,), self.stripes, segment, segment_uuid, offset, ordinal,
-            self.payload_bytes,
+            self.codec, (self.key,), self.namespace, self.layout_text, self.num_stripes, self.stripe_bytes,
+            self.num_tokens, (self.position,), self.stripes, segment, segment_uuid, offset, self.payload_bytes,
+            self.owner,
         )  # fmt: skip
 
 
@@ -119,8 +126,22 @@ def encode(block: FlashBlock, codec: Codec) -> EncodedBlock:
         digest = checksum(encoded)
         stripes[row] = (len(encoded), digest, digest if codec.verbatim else checksum(stripe))
         pieces.append(encoded)
+    if codec.verbatim:
+        pieces = [block.buffer[: block.payload_bytes]]
     head = header_bytes(1, block.num_stripes, block.layout_text)
-    return EncodedBlock(block, codec.code, pieces, stripes, head, int(stripes["length"].sum()))
+    return EncodedBlock(
+        block.key, block.namespace, block.layout_text, block.num_stripes, block.stripe_bytes, block.num_tokens,
+        block.position, block.owner, codec.code, pieces, stripes, head, int(stripes["length"].sum()),
+    )  # fmt: skip
+
+
+def again(header: RecordHeader, payload: memoryview) -> EncodedBlock:
+    """A record that was read and verified, ready to be written at another place as it is."""
+    return EncodedBlock(
+        header.keys[0], header.namespace, header.layout_text, header.num_stripes, header.stripe_bytes,
+        header.num_tokens, header.positions[0], header.owner, header.codec, [payload], header.stripes,
+        header.header_bytes, header.payload_bytes,
+    )  # fmt: skip
 
 
 def write_header(header: RecordHeader, out: memoryview) -> None:
@@ -131,7 +152,7 @@ def write_header(header: RecordHeader, out: memoryview) -> None:
         _FIXED.pack(
             header.codec, len(header.keys), len(layout), len(out), header.num_stripes, header.stripe_bytes,
             header.num_tokens, header.payload_bytes, header.segment, header.segment_uuid, header.offset,
-            header.ordinal, header.namespace,
+            header.namespace, *header.owner,
         ),
         layout,
         b"".join(header.keys),
@@ -162,7 +183,7 @@ def read_header(data: memoryview) -> RecordHeader:
     check_checksum(data, "record header")
     fixed = _FIXED.unpack_from(data, STAMP.size)
     codec, num_blocks, layout_bytes, _, num_stripes, stripe_bytes, num_tokens, payload, segment, uuid = fixed[:10]
-    offset, ordinal, namespace = fixed[10:]
+    offset, namespace, *owner = fixed[10:]
     at = STAMP.size + _FIXED.size
     rows = num_blocks * num_stripes
     needed = at + layout_bytes + num_blocks * (KEY_BYTES + 4) + rows * STRIPE_DTYPE.itemsize + CHECKSUM_BYTES
@@ -178,7 +199,7 @@ def read_header(data: memoryview) -> RecordHeader:
         raise CorruptRecord(f"stripes of {int(stripes['length'].sum(dtype=np.int64))} bytes in a payload of {payload}")
     return RecordHeader(
         codec, keys, Namespace(namespace), layout, num_stripes, stripe_bytes, num_tokens, positions, stripes, segment,
-        uuid, offset, ordinal, payload,
+        uuid, offset, payload, Owner(*owner),
     )  # fmt: skip
 
 

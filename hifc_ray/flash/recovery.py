@@ -1,4 +1,4 @@
-"""What a restart finds: refuse what is not ours, believe good hints, scan the rest, cut what is torn."""
+"""What a restart finds on a volume: refuse what is not ours, believe good hints, scan the rest, cut what is torn."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ from dataclasses import dataclass
 from hifc_ray.errors import CorruptRecord, ForeignFiles
 from hifc_ray.flash import hint
 from hifc_ray.flash.device import Device
+from hifc_ray.flash.entries import EntryArray, join_rows
 from hifc_ray.flash.format import hint_name, hint_of, is_ours, is_temp, segment_name, segment_of
-from hifc_ray.flash.index import Entry, Index
+from hifc_ray.flash.index import Index
+from hifc_ray.flash.log import SegmentLog
+from hifc_ray.flash.purges import Purges
 from hifc_ray.flash.scan import scan
 from hifc_ray.flash.segment import Segment, load
 from hifc_ray.stats import Stats
@@ -19,13 +22,17 @@ from hifc_ray.types import Tier
 class RecoveryReport:
     """What was found and what was cut."""
 
-    num_segments: int
-    num_blocks: int
-    num_hinted: int  # segments whose hint was believed
-    num_scanned: int  # segments that were read instead
-    num_cut: int  # segments that lost a torn tail, or all of it with their header
-    cut_bytes: int
-    num_removed: int  # leftovers of ours: temporary files, hints without a segment, segments never begun
+    num_segments: int = 0
+    num_blocks: int = 0
+    num_hinted: int = 0  # segments whose hint was believed
+    num_scanned: int = 0  # segments that were read instead
+    num_cut: int = 0  # segments that lost a torn tail, or all of it with their header
+    cut_bytes: int = 0
+    num_removed: int = 0  # leftovers of ours: temporary files, hints without a segment, segments never begun
+
+    def __add__(self, other: RecoveryReport) -> RecoveryReport:
+        names = self.__dataclass_fields__
+        return RecoveryReport(*(getattr(self, name) + getattr(other, name) for name in names))
 
 
 def refuse_foreign(device: Device) -> None:
@@ -40,37 +47,58 @@ def refuse_foreign(device: Device) -> None:
 
 
 class Recovery:
-    """One pass over a locked device. Opens and judges everything before it deletes or writes anything."""
+    """One pass over a locked device. Opens and judges everything before it deletes or writes anything.
 
-    def __init__(self, device: Device, index: Index, stats: Stats) -> None:
+    With `read_only` nothing is deleted or written at all: a scanned segment is served as it is.
+    """
+
+    def __init__(
+        self, device: Device, log: SegmentLog, index: Index, stats: Stats, purges: Purges, volume: int, read_only: bool
+    ) -> None:
         self._device = device
+        self._log = log
         self._index = index
         self._stats = stats
+        self._purges = purges
+        self._volume = volume
+        self._read_only = read_only
         self._names = device.sizes()
         self._segments: list[Segment] = []
         self._damaged: list[int] = []
         self._scanned = self._cut = self._cut_bytes = self._removed = 0
 
-    def run(self) -> tuple[list[Segment], RecoveryReport]:
-        """All segments, sealed, and their blocks in the index. Raises `NewerFormat` with nothing touched."""
+    def run(self) -> RecoveryReport:
+        """All segments in the log, sealed, and their blocks in the index. Raises `NewerFormat` with nothing touched."""
+        before = len(self._index)
         try:
             self._open_segments()
-            hinted = {segment.sequence: self._hinted(segment) for segment in self._segments}
-            self._remove_leftovers()
-            for segment in list(self._segments):
-                self._index.add(hinted[segment.sequence] or self._scanned_entries(segment))
+            hinted = {segment.number: self._hinted(segment) for segment in self._segments}
+            if not self._read_only:
+                self._remove_leftovers()
+            found = {s.number: self._scanned_entries(s) for s in self._segments if hinted[s.number] is None}
         except BaseException:
             for segment in self._segments:
                 segment.extent.close()
             raise
-        self._stats.add("recovered_blocks", len(self._index), tier=Tier.FLASH)
+        self._log.adopt(self._segments, self._device.sizes())
+        ordered = [hinted[s.number] if s.number not in found else found[s.number] for s in self._segments]
+        self._index.add(join_rows([rows for rows in ordered if rows is not None]))
+        self._settle(found)
+        num_blocks = len(self._index) - before
+        self._stats.add("recovered_blocks", num_blocks, tier=Tier.FLASH)
         self._stats.add("cut_bytes", self._cut_bytes, tier=Tier.FLASH)
-        return self._segments, self._report(sum(entries is not None for entries in hinted.values()))
-
-    def _report(self, num_hinted: int) -> RecoveryReport:
         return RecoveryReport(
-            len(self._segments), len(self._index), num_hinted, self._scanned, self._cut, self._cut_bytes, self._removed
-        )
+            len(self._log.segments), num_blocks, len(hinted) - len(found), self._scanned, self._cut, self._cut_bytes,
+            self._removed,
+        )  # fmt: skip
+
+    def _settle(self, scanned: dict[int, EntryArray]) -> None:
+        """Seal what was scanned; what holds nothing that counts goes."""
+        for segment in self._segments:
+            if segment.number in scanned and not self._read_only:
+                self._device.delete(hint_name(segment.sequence))
+                self._log.seal_recovered(segment)
+            segment.full = segment.sealed = True
 
     def _open_segments(self) -> None:
         sequences = sorted(sequence for sequence in map(segment_of, self._names) if sequence is not None)
@@ -79,7 +107,7 @@ class Recovery:
             extent = self._device.open(name)
             segment = None
             try:
-                segment = load(sequence, extent, f"{self._device.path}/{name}")
+                segment = load(sequence, extent, f"{self._device.path}/{name}", self._volume)
             except CorruptRecord:
                 self._damaged.append(sequence)
                 self._stats.add("corrupt", tier=Tier.FLASH, reason="segment")
@@ -89,7 +117,7 @@ class Recovery:
             if segment is not None:
                 self._segments.append(segment)
 
-    def _hinted(self, segment: Segment) -> list[Entry] | None:
+    def _hinted(self, segment: Segment) -> EntryArray | None:
         name = hint_name(segment.sequence)
         if name not in self._names:
             return None
@@ -98,8 +126,7 @@ class Recovery:
         except (CorruptRecord, OSError):
             self._stats.add("corrupt", tier=Tier.FLASH, reason="hint")
             return None
-        segment.sealed = True
-        return entries
+        return self._purges.kept(entries, segment.sequence)
 
     def _remove_leftovers(self) -> None:
         kept = {segment.sequence for segment in self._segments}
@@ -114,22 +141,10 @@ class Recovery:
                 else:
                     self._removed += 1
 
-    def _scanned_entries(self, segment: Segment) -> list[Entry]:
-        """Scan a segment and seal it; one that holds nothing is removed."""
+    def _scanned_entries(self, segment: Segment) -> EntryArray:
         found = scan(segment)
         self._scanned += 1
         self._cut += found.cut_bytes > 0
         self._cut_bytes += found.cut_bytes
-        segment.sealed, segment.end = True, found.end
-        name = hint_name(segment.sequence)
-        self._device.delete(name)
-        if not found.entries:
-            self._device.delete(segment_name(segment.sequence))
-            segment.extent.close()
-            self._segments.remove(segment)
-            return []
-        try:
-            hint.seal(self._device, segment, found.entries)
-        except OSError:
-            self._stats.add("write_refused", tier=Tier.FLASH, reason="hint")
-        return found.entries
+        segment.end = found.end
+        return self._purges.kept(found.entries, segment.sequence)

@@ -1,4 +1,4 @@
-"""A segment: one header page (stamp, uuid, sequence, size, checksum), then records until its end."""
+"""A segment: one header page (stamp, uuid, sequence, size, checksum), then records until its end, then its filter."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import struct
 from collections.abc import Sequence
 
 from hifc_ray.errors import CorruptRecord
+from hifc_ray.flash.address import segment_number
 from hifc_ray.flash.device import Extent, pages
 from hifc_ray.flash.format import STAMP, check_checksum, check_stamp, put_checksum, stamp
 from hifc_ray.layout import PAGE_BYTES
@@ -18,22 +19,24 @@ _FIXED = struct.Struct("<16sQQ")
 
 
 class Segment:
-    """An open extent and where its next record goes. `readers` and `gone` belong to the lock of its log."""
+    """An open extent and where its next record goes. What changes belongs to the lock of its log."""
 
-    def __init__(self, sequence: int, uuid: bytes, extent: Extent) -> None:
-        self.sequence = sequence
+    def __init__(self, sequence: int, uuid: bytes, extent: Extent, volume: int = 0) -> None:
+        self.sequence = sequence  # on its volume, as its bytes say
+        self.number = segment_number(volume, sequence)
         self.uuid = uuid
         self.extent = extent
         self.size_bytes = extent.size_bytes
         self.end = PAGE_BYTES  # where the next record goes
-        self.next_ordinal = 0
+        self.full = False  # takes no more records; sealed when those under way are written
         self.sealed = False
         self.readers = 0
+        self.writers = 0
         self.gone = False  # no longer in the log: the last reader closes it
 
     @property
     def room_bytes(self) -> int:
-        return 0 if self.sealed else self.size_bytes - self.end
+        return 0 if self.full or self.sealed else self.size_bytes - self.end
 
     def read(self, buffers: Sequence[memoryview], offset: int) -> None:
         """Fill the buffers. Raises OSError, for a short read too."""
@@ -49,15 +52,15 @@ class Segment:
         if done != wanted:
             raise OSError(f"segment {self.sequence}: wrote {done} of {wanted} bytes at {offset}")
 
-    def trim(self) -> None:
-        """Give back what lies beyond the last record."""
-        self.extent.truncate(self.end)
-        self.size_bytes = self.end
+    def trim(self, size_bytes: int) -> None:
+        """Give back what lies beyond."""
+        self.extent.truncate(size_bytes)
+        self.size_bytes = size_bytes
 
 
-def begin(sequence: int, extent: Extent) -> Segment:
+def begin(sequence: int, extent: Extent, volume: int = 0) -> Segment:
     """A new segment: writes its header page."""
-    segment = Segment(sequence, os.urandom(UUID_BYTES), extent)
+    segment = Segment(sequence, os.urandom(UUID_BYTES), extent, volume)
     page = pages(PAGE_BYTES)
     data = stamp(MAGIC) + _FIXED.pack(segment.uuid, sequence, extent.size_bytes)
     page[: len(data)] = data
@@ -66,7 +69,7 @@ def begin(sequence: int, extent: Extent) -> Segment:
     return segment
 
 
-def load(sequence: int, extent: Extent, what: str) -> Segment | None:
+def load(sequence: int, extent: Extent, what: str, volume: int = 0) -> Segment | None:
     """The segment in an extent that was found under this sequence number; None if it was never begun (all zeros).
 
     Raises `NewerFormat`, or `CorruptRecord` if the header is not that of this sequence number.
@@ -79,4 +82,4 @@ def load(sequence: int, extent: Extent, what: str) -> Segment | None:
     uuid, found, _ = _FIXED.unpack_from(page, STAMP.size)
     if found != sequence:
         raise CorruptRecord(f"{what}: header says segment {found}")
-    return Segment(sequence, uuid, extent)
+    return Segment(sequence, uuid, extent, volume)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from hifc_ray.config import FlashConfig, format_bytes
 from hifc_ray.errors import ConfigError
 from hifc_ray.flash.address import MAX_SEGMENT_BYTES
@@ -13,30 +15,41 @@ MIN_RECORDS = 16  # of the largest block, in each segment
 USUAL_SEGMENT_BYTES = 64 << 20
 MAX_SEGMENTS = 256  # keeps open files few on large devices; each segment is one
 BASE_BYTES = 16 * 1024  # the directory itself and its lock
-_HINT_SHARE = 128  # a hint entry has 56 bytes, a record at least two pages
+_HINT_SHARE = 64  # a hint's row has 96 bytes and a filter 2 bytes a block, a record at least two pages
 
 
 def segment_cost(segment_bytes: int) -> int:
-    """The most that a segment and its hint occupy."""
-    return segment_bytes + segment_bytes // _HINT_SHARE + 2 * METADATA_BYTES
+    """The most that a segment, its filter and its hint occupy."""
+    return segment_bytes + segment_bytes // _HINT_SHARE + 2 * METADATA_BYTES + PAGE_BYTES
 
 
-def choose_segment_bytes(config: FlashConfig, block_bytes: int) -> int:
-    """Bytes of a new segment. Raises `ConfigError` if the limit, or the size asked for, does not do."""
+def shares(limit_bytes: int, capacities: Sequence[int]) -> list[int]:
+    """The limit of each device, in proportion to what it can hold; never more than `limit_bytes` together."""
+    total = max(1, sum(capacities))
+    return [limit_bytes * capacity // total for capacity in capacities]
+
+
+def choose_segment_bytes(config: FlashConfig, block_bytes: int, num_volumes: int = 1, limit_bytes: int = 0) -> int:
+    """Bytes of a new segment on each volume, of which the smallest may take `limit_bytes` (0: its even share).
+
+    Raises `ConfigError` if the limit, or the size asked for, does not do.
+    """
+    limit = limit_bytes or config.limit_bytes // num_volumes
     least = PAGE_BYTES + MIN_RECORDS * (round_up(block_bytes, PAGE_BYTES) + 2 * PAGE_BYTES)
-    share = (config.limit_bytes - BASE_BYTES) // MIN_SEGMENTS - 2 * METADATA_BYTES
+    share = (limit - BASE_BYTES) // MIN_SEGMENTS - 2 * METADATA_BYTES - PAGE_BYTES
     most = min(share * _HINT_SHARE // (_HINT_SHARE + 1) // PAGE_BYTES * PAGE_BYTES, MAX_SEGMENT_BYTES)
     if most < least:
         needed = MIN_SEGMENTS * (segment_cost(least) + PAGE_BYTES) + BASE_BYTES
         raise ConfigError(
-            f"flash.limit_bytes is {config.limit_bytes}; allowed: at least {needed} ({format_bytes(needed)}), "
-            f"{MIN_SEGMENTS} segments of {MIN_RECORDS} blocks of {block_bytes} bytes"
+            f"flash.limit_bytes is {config.limit_bytes}; allowed: at least {num_volumes * needed} "
+            f"({format_bytes(num_volumes * needed)}), {MIN_SEGMENTS} segments of {MIN_RECORDS} blocks of {block_bytes} "
+            f"bytes{' on each device' if num_volumes > 1 else ''}"
         )
     asked = round_up(config.segment_bytes, PAGE_BYTES)
     if asked and not least <= asked <= most:
         raise ConfigError(
             f"flash.segment_bytes is {config.segment_bytes}; allowed: 0 (chosen for you), or from {least} "
-            f"({MIN_RECORDS} blocks of {block_bytes} bytes) to {most} (a fifth of flash.limit_bytes)"
+            f"({MIN_RECORDS} blocks of {block_bytes} bytes) to {most} (a fifth of the limit of a device)"
         )
-    usual = max(least, USUAL_SEGMENT_BYTES, round_up(config.limit_bytes // MAX_SEGMENTS, PAGE_BYTES))
+    usual = max(least, USUAL_SEGMENT_BYTES, round_up(limit // MAX_SEGMENTS, PAGE_BYTES))
     return asked or min(usual, most)

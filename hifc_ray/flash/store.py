@@ -1,43 +1,55 @@
-"""The flash store: blocks by key, appended to segments, verified at every read, found again after a restart.
+"""The flash store: blocks by key, appended to the logs of one or several devices, verified at every read.
 
 What survives the death of the process (kill -9): every block whose `append` has returned. What survives a power loss:
 every block of a segment that was sealed (when it was full, by `seal`, or by `close`), since its data is synced before
-its hint; blocks of the open segment may be lost, never served wrong. What is torn is cut at the next start.
+its hint; blocks of open segments may be lost, never served wrong. What is torn is passed over at the next start.
+What `purge` took out is gone for good once the call has returned.
 """
 
 from __future__ import annotations
 
+import logging
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
 from types import TracebackType
 
-from hifc_ray import codecs, points
+import numpy as np
+import numpy.typing as npt
+
+from hifc_ray import codecs
 from hifc_ray.clock import Clock, MonotonicClock
 from hifc_ray.config import FlashConfig
-from hifc_ray.errors import ConfigError, CorruptRecord, FlashFull, NoRoom
-from hifc_ray.flash.address import Address, unpack
-from hifc_ray.flash.device import Device, pages
+from hifc_ray.errors import ConfigError, CorruptRecord, FlashFull, StaleAddress
+from hifc_ray.flash import reading
+from hifc_ray.flash.address import MAX_VOLUMES, Address, segment_of, unpack, volume_of
+from hifc_ray.flash.device import Device
+from hifc_ray.flash.entries import addresses, join_rows, key_of, record_bytes, segments, volumes
 from hifc_ray.flash.file_device import FileDevice
 from hifc_ray.flash.index import Index
-from hifc_ray.flash.log import SegmentLog
+from hifc_ray.flash.purges import Selector
+from hifc_ray.flash.reading import BlockRead, StripeReader
+from hifc_ray.flash.reclaimer import Worth
 from hifc_ray.flash.record import EncodedBlock, FlashBlock, encode
-from hifc_ray.flash.recovery import Recovery, RecoveryReport, refuse_foreign
-from hifc_ray.flash.sizing import choose_segment_bytes
-from hifc_ray.flash.verify import check_record
-from hifc_ray.flash.writer import Writer, take
-from hifc_ray.layout import PAGE_BYTES
+from hifc_ray.flash.recovery import RecoveryReport, refuse_foreign
+from hifc_ray.flash.sizing import choose_segment_bytes, shares
+from hifc_ray.flash.verify import Mismatch
+from hifc_ray.flash.volume import Parts, Volume
+from hifc_ray.policy import Features
 from hifc_ray.stats import Stats
-from hifc_ray.types import Fate, Key, Namespace, Tier
+from hifc_ray.types import Fate, IntArray, Key, Namespace, Owner, Tier
+
+log = logging.getLogger(__name__)
+
+DRAIN_BLOCKS = 32  # that one call of `maintain` moves off a device
 
 
 class FlashStore:
-    """Blocks on one device. Safe from any thread.
+    """Safe from any thread. `_lock` guards index, segments and live namespaces, and is never held during I/O.
 
-    Locks: `_lock` guards index, segments and live namespaces, never during I/O; `locate` and `in` need none.
-    `_pen` is held by the one thread that appends or seals, through its I/O, and taken before `_lock`.
+    Each volume has a pen, taken before `_lock`. `worth` says which blocks reclaim carries over: those that are worth
+    more than most; by default the more, the later a block was asked for.
     """
-
-    recovered: RecoveryReport
 
     def __init__(
         self,
@@ -45,66 +57,84 @@ class FlashStore:
         block_bytes: int,
         stats: Stats,
         *,
-        device: Device | None = None,
+        devices: Sequence[Device] = (),
         clock: Clock | None = None,
+        worth: Worth | None = None,
     ) -> None:
         """Open, lock and recover. Raises `ConfigError`, or a `StorageError` with nothing touched."""
-        segment_bytes = choose_segment_bytes(config, block_bytes)
+        devices = devices or _file_devices(config)
+        if len(devices) > MAX_VOLUMES:
+            raise ConfigError(f"flash.directories are {len(devices)}; allowed: at most {MAX_VOLUMES}")
+        limits = shares(config.limit_bytes, [device.capacity_bytes() for device in devices])
+        segment_bytes = choose_segment_bytes(config, block_bytes, len(devices), min(limits))
         self._config = config
         self._stats = stats
-        self._clock = clock or MonotonicClock()
         self._codec = codecs.by_name("raw")
-        self._device = device or _file_device(config)
-        self._index = Index()
         self._lock = threading.Lock()
-        self._pen = threading.Lock()
-        self._log = SegmentLog(self._device, self._index, stats, self._lock, config.limit_bytes, segment_bytes)
-        self._writer = Writer(self._index, stats, self._clock, self._lock)
-        self._live: set[Namespace] = set()
-        self._scratch = threading.local()
-        self._closed = False
-        refuse_foreign(self._device)
-        self._device.lock()
-        try:
-            self._recover()
-        except BaseException:
-            self._log.close()
-            self._device.unlock()
-            raise
+        self._index = Index()
+        self._clock = clock or MonotonicClock()
+        self._live: frozenset[Namespace] = frozenset()
+        self._worth = worth or by_last_access
+        parts = Parts(config, self._index, stats, self._clock, self._worth, self._lock)
+        self.volumes = [
+            Volume(number, device, parts, limit, segment_bytes)
+            for number, (device, limit) in enumerate(zip(devices, limits, strict=True))
+        ]
+        self._open()
 
     @property
     def used_bytes(self) -> int:
-        """What the directory occupies, at most: preallocated segments whole, hints, lock. Never above `limit_bytes`."""
-        return self._log.used_bytes
+        """What the directories occupy, at most: preallocated segments whole, hints, locks. Never above the limit."""
+        return sum(volume.log.used_bytes for volume in self.volumes)
 
     @property
     def limit_bytes(self) -> int:
-        return self._log.limit_bytes
+        return sum(volume.log.limit_bytes for volume in self.volumes)
 
     @property
     def segment_bytes(self) -> int:
         """Bytes of a new segment; a sealed one is as long as what it holds."""
-        return self._log.segment_bytes
+        return self.volumes[0].log.segment_bytes
 
     @property
     def num_segments(self) -> int:
-        return self._log.num_segments
+        return sum(len(volume.log.segments) for volume in self.volumes)
 
     @property
     def num_blocks(self) -> int:
         return len(self._index)
 
     @property
+    def recovered(self) -> RecoveryReport:
+        """What the start found, on all volumes."""
+        return sum((volume.recovered for volume in self.volumes), RecoveryReport())
+
+    @property
     def direct(self) -> bool:
-        """Does I/O go past the page cache?"""
-        return self._device.direct
+        """Does all I/O go past the page cache?"""
+        return all(volume.direct for volume in self.volumes)
 
     def __contains__(self, key: Key) -> bool:
-        return key in self._index
+        return self.locate([key])[0] is not None
 
     def locate(self, keys: Sequence[Key]) -> list[Address | None]:
-        """The address of each key, None where flash does not have it. Takes no lock and does no I/O."""
-        return self._index.locate(keys)
+        """The address of each key, None where flash does not have it or its device is out. Does no I/O."""
+        with self._lock:
+            return self._located(self._index.find(keys))
+
+    def access(self, keys: Sequence[Key], turn: int) -> list[Address | None]:
+        """`locate` for blocks that are asked for: it counts as an access of each that is here."""
+        with self._lock:
+            rows = self._index.find(keys)
+            self._index.hotness.touch(rows[rows >= 0], turn)
+            return self._located(rows)
+
+    def owners(self, keys: Sequence[Key]) -> list[Owner]:
+        """Whose each block is, as far as it is here."""
+        with self._lock:
+            rows = self._index.find(keys)
+            found = iter(self._index.owners(rows[rows >= 0]))
+            return [next(found) if row >= 0 else Owner() for row in rows]
 
     def fate(self, key: Key) -> Fate | None:
         """Why this key left flash (DROPPED or CORRUPT), as far back as memory goes."""
@@ -119,76 +149,145 @@ class FlashStore:
     def set_live_namespaces(self, live: Iterable[Namespace]) -> None:
         """Namespaces whose blocks leave last. Those of later appends and reads are added by themselves."""
         with self._lock:
-            self._live = set(live)
+            self._set_live(frozenset(live))
 
-    def append(self, blocks: Sequence[FlashBlock]) -> list[Address]:
+    @property
+    def budget_level(self) -> float:
+        """How full the fullest bucket of a device that takes blocks is, in [0, 1]; 0 if none takes any."""
+        return max((volume.budget.level for volume in self.volumes if volume.writable), default=0.0)
+
+    def why_not(self) -> str:
+        """Why no block may be written now: `read-only`, `out`, or `budget`."""
+        states = {volume.state for volume in self.volumes}
+        return "budget" if "ok" in states else "out" if "out" in states else "read-only"
+
+    def draw(self, num_bytes: int, queued: Mapping[int, int] | None = None) -> int | None:
+        """The volume that so many bytes may be written to now, drawn from its budget; None if there is none.
+
+        The least busy comes first, and of those the emptiest. `queued` says how busy each is, and leaves out those that
+        are not to be used; by default that is what `append` has under way.
+        """
+        busy = (
+            queued
+            if queued is not None
+            else {volume.number: volume.pending_bytes // max(1, num_bytes) for volume in self.volumes}
+        )
+        takes = [volume for volume in self.volumes if volume.writable and volume.number in busy]
+        takes.sort(key=lambda volume: (busy[volume.number], volume.fill))
+        return next((volume.number for volume in takes if volume.budget.draw(num_bytes)), None)
+
+    def has_room_for(self, tenant: int, num_bytes: int) -> bool:
+        """Would a tenant stay within its quota?"""
+        quota = self._config.tenant_quota_bytes
+        if not quota:
+            return True
+        with self._lock:
+            return self._index.tenant_bytes(tenant) + num_bytes <= quota
+
+    def append(self, blocks: Sequence[FlashBlock], volume: int | None = None) -> list[Address]:
         """Store blocks; the address of each, in order. A key that is here already is not written again.
 
-        Raises `FlashFull`, or OSError from the device: what earlier writes of the batch have stored stays and can be
-        located, the rest is not indexed, and a later append tries again. ValueError: a shape that no record can have.
+        `volume`: one that `draw` named for them; by default it is asked here. Raises `FlashFull`, or OSError from the
+        device: what earlier writes of the batch have stored stays and can be located, the rest is not indexed, and a
+        later append tries again. ValueError: a shape that no record can have.
         """
-        fresh = {b.key: b for b in blocks if b.key not in self._index}
-        encoded = {key: encode(b, self._codec) for key, b in fresh.items()}
-        self._note_live(*{block.namespace for block in blocks})
-        with self._pen:
-            addresses = dict(zip((b.key for b in blocks), self.locate([b.key for b in blocks]), strict=True))
-            absent = {b.key: b for b in blocks if addresses[b.key] is None}
-            try:
-                written = self._append([encoded.get(key) or encode(b, self._codec) for key, b in absent.items()])
-            except (FlashFull, OSError) as error:
-                reason = "full" if isinstance(error, FlashFull) else "error"
-                self._stats.add("write_refused", tier=Tier.FLASH, reason=reason)
-                raise
-            return [addresses[b.key] or written[b.key] for b in blocks]
+        known = dict(zip((b.key for b in blocks), self.locate([b.key for b in blocks]), strict=True))
+        fresh = {block.key: block for block in blocks if known[block.key] is None}
+        self._note_live({block.namespace for block in blocks})
+        if fresh:
+            known.update(self._store([encode(block, self._codec) for block in fresh.values()], volume))
+        return [Address(known[block.key] or 0) for block in blocks]
 
     def read(self, key: Key, namespace: Namespace, address: Address, out: memoryview) -> int:
         """Read a block straight into `out` (page-aligned, at least as long) and verify all of it; returns its bytes.
 
         Raises `StaleAddress`, OSError, or `CorruptRecord` (then the key is no longer here); `out` is then garbage.
         """
-        place = unpack(address)
-        payload = out[: place.payload_bytes]
-        if len(payload) < place.payload_bytes:
-            raise ValueError(f"buffer of {len(out)} bytes for a block of {place.payload_bytes}")
-        head = self._header_pages(place.header_bytes)
-        segment = self._log.acquire(place.segment)
+        (result,) = self.read_run([BlockRead(key, namespace, address, out)])
+        if isinstance(result, Exception):
+            raise result
+        return result
+
+    def read_run(self, reads: Sequence[BlockRead]) -> list[int | Exception]:
+        """Read blocks that lie side by side (see `reading.merge`) in one go; for each, what `read` returns or raises."""
+        volume = self.volumes[volume_of(reads[0].address)]
+        start = self._clock.now()
         try:
-            points.reach("flash.read.before")
-            start = self._clock.now()
-            segment.read([head, payload], place.offset)
-            points.reach("flash.read.done")
-            wrong = check_record(head, payload, key, namespace, segment, place)
-        finally:
-            self._log.release(segment)
-        if wrong is not None:
-            with self._lock:
-                self._index.remove(key, address, Fate.CORRUPT)
-            self._stats.add("corrupt", tier=Tier.FLASH, reason=wrong.reason)
-            raise CorruptRecord(f"segment {place.segment} at {place.offset}: {wrong.reason}: {wrong.detail}")
-        self._note_live(namespace)
-        self._stats.add("blocks_loaded", tier=Tier.FLASH)
-        self._stats.add("loaded_bytes", place.payload_bytes, tier=Tier.FLASH)
+            with volume.reading(segment_of(reads[0].address)) as segment:
+                wrong = reading.read_run(segment, reads)
+        except (OSError, CorruptRecord, StaleAddress) as error:
+            return [error for _ in reads]
+        self._note_live({read.namespace for read in reads})
+        results: list[int | Exception] = [
+            unpack(read.address).payload_bytes if mismatch is None else self._corrupt(read, mismatch)
+            for read, mismatch in zip(reads, wrong, strict=True)
+        ]
+        good = [result for result in results if isinstance(result, int)]
+        self._stats.add("blocks_loaded", len(good), tier=Tier.FLASH)
+        self._stats.add("loaded_bytes", sum(good), tier=Tier.FLASH)
         self._stats.add("read_s", self._clock.now() - start, tier=Tier.FLASH)
-        return place.payload_bytes
+        return results
+
+    @contextmanager
+    def stripes(self, key: Key, namespace: Namespace, address: Address) -> Iterator[StripeReader]:
+        """Read chosen stripes of a block, so that layers come in the order of their use.
+
+        Raises `StaleAddress`, OSError or `CorruptRecord`, here or from the reader; the key is then no longer here.
+        """
+        volume = self.volumes[volume_of(address)]
+        try:
+            with volume.reading(segment_of(address)) as segment:
+                yield StripeReader(segment, key, namespace, unpack(address))
+        except CorruptRecord:
+            self._forget(key, address, "stripe")
+            raise
+
+    def purge(
+        self, *, tenant: int | None = None, session: int | None = None, namespace: Namespace | None = None
+    ) -> tuple[int, int]:
+        """Erase the blocks of an owner or namespace: (blocks, bytes). When this returns, none of them can come back.
+
+        They are not served from the first moment, and overwritten when this returns; a copy that the index had given
+        up (of a block that failed verification) goes with its segment. Raises `FlashFull` or OSError if a device
+        cannot be written to: then they may come back at a restart, so ask again.
+        """
+        with self._lock:
+            rows = self._index.select(tenant=tenant, session=session, namespace=namespace)
+            entries = self._index.entries(rows)
+            self._index.remove(rows)
+        for volume in self.volumes:
+            volume.bar(Selector(tenant, session, namespace))
+        for volume in self.volumes:
+            volume.erase(entries[volumes(entries["where"]) == volume.number])
+        num_bytes = int(record_bytes(entries["extent"]).sum())
+        self._stats.add("purged_blocks", len(entries), tier=Tier.FLASH)
+        return len(entries), num_bytes
+
+    def maintain(self) -> None:
+        """Try devices that were taken out, and move blocks off those that drain. Never raises for a fault of flash."""
+        for volume in self.volumes:
+            volume.probe()
+            if volume.draining:
+                self._drain(volume)
+
+    def drain(self, number: int) -> None:
+        """Write no more to a volume, and let `maintain` move its blocks to others, the best first."""
+        self.volumes[number].draining = True
+
+    def features_of_next(self, count: int) -> Features:
+        """History of a sample of the blocks that would leave next; of none while some volume has room."""
+        samples = [volume.reclaimer.next_to_leave(count) for volume in self.volumes if volume.writable]
+        return min(samples, key=len) if samples else self.volumes[0].reclaimer.next_to_leave(0)
 
     def seal(self) -> None:
-        """Make everything stored so far survive a power loss; the next append begins a new segment."""
-        with self._pen:
-            self._log.seal()
+        """Make everything stored so far survive a power loss; the next append begins new segments."""
+        for volume in self.volumes:
+            volume.seal(self._config.write_deadline_s)
 
     def close(self) -> None:
-        """Seal and let go of the device. With a write that hangs beyond its deadline, nothing is let go."""
-        if not self._pen.acquire(timeout=self._config.write_deadline_s):
-            return
-        with self._lock:
-            already, self._closed = self._closed, True
-        try:
-            if not already:
-                self._log.seal()
-                self._log.close()
-                self._device.unlock()
-        finally:
-            self._pen.release()
+        """Seal and let go of the devices. One with a write that hangs beyond its deadline is not let go."""
+        for volume in self.volumes:
+            volume.close(self._config.write_deadline_s)
 
     def __enter__(self) -> FlashStore:
         return self
@@ -196,44 +295,90 @@ class FlashStore:
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, tb: TracebackType | None) -> None:
         self.close()
 
-    def _recover(self) -> None:
-        segments, self.recovered = Recovery(self._device, self._index, self._stats).run()
-        self._log.adopt(segments, self._device.sizes())
-        self._log.make_room(0, self._live)
-        free = self._device.free_bytes()
-        if not segments and free < self.segment_bytes:
-            raise NoRoom(
-                f"flash directory {self._device.path} has {free} bytes free; allowed: at least one segment, "
-                f"{self.segment_bytes} bytes"
-            )
+    def _open(self) -> None:
+        for volume in self.volumes:
+            refuse_foreign(volume.device)
+        locked: list[Volume] = []
+        try:
+            for volume in self.volumes:
+                volume.device.lock()
+                locked.append(volume)
+            for volume in self.volumes:
+                volume.recover()
+            self._set_live(frozenset())
+        except BaseException:
+            for volume in locked:
+                volume.abandon()
+            raise
 
-    def _append(self, pending: list[EncodedBlock]) -> dict[Key, Address]:
-        if self._closed:
-            raise FlashFull(f"{self._device.path}: the store is closed")
-        written: dict[Key, Address] = {}
-        while pending:
-            needed = pending[0].record_bytes
-            if needed > self.segment_bytes - PAGE_BYTES:
-                raise FlashFull(f"record of {needed} bytes in segments of {self.segment_bytes}")
-            segment = self._log.with_room(needed, self._live)
-            run = take(pending, segment.room_bytes)
-            written.update((entry.key, entry.address) for entry in self._writer.write(segment, run))
-            pending = pending[len(run) :]
-        return written
+    def _store(self, encoded: list[EncodedBlock], number: int | None) -> dict[Key, Address]:
+        size = sum(block.record_bytes for block in encoded)
+        if number is None:
+            number = self.draw(size)
+        try:
+            if number is None:
+                raise FlashFull(f"no device takes blocks now: {self.why_not()}")
+            rows = join_rows(self.volumes[number].append(encoded))
+        except (FlashFull, OSError) as error:
+            reason = "full" if isinstance(error, FlashFull) else "error"
+            self._stats.add("write_refused", len(encoded), tier=Tier.FLASH, reason=reason)
+            raise
+        return dict(zip(map(key_of, rows["key"]), addresses(rows), strict=True))
 
-    def _note_live(self, *namespaces: Namespace) -> None:
+    def _located(self, rows: IntArray) -> list[Address | None]:
+        found = self._index.locate(rows)
+        out = {volume.number for volume in self.volumes if not volume.breaker.allows()}
+        return [None if a is not None and volume_of(a) in out else a for a in found] if out else found
+
+    def _corrupt(self, read: BlockRead, wrong: Mismatch) -> CorruptRecord:
+        """A record that failed its checks: out of the index, and what is needed to examine it is kept."""
+        place = unpack(read.address)
+        self._forget(read.key, read.address, wrong.reason)
+        volume = self.volumes[volume_of(read.address)]
+        volume.note_fault(read, place, wrong)
+        return CorruptRecord(f"segment {place.segment} at {place.offset}: {wrong.reason}: {wrong.detail}")
+
+    def _forget(self, key: Key, address: Address, reason: str) -> None:
+        with self._lock:
+            row = self._index.at(key, address)
+            if row >= 0:
+                self._index.remove(np.array([row]), Fate.CORRUPT)
+        self._stats.add("corrupt", tier=Tier.FLASH, reason=reason)
+
+    def _drain(self, volume: Volume) -> None:
+        """Move some blocks to other volumes; the copy counts once it is there."""
+        with self._lock:
+            rows = self._index.on_volume(volume.number)
+            values = self._worth(self._index.features(rows))
+            rows = rows[np.argsort(-values)][:DRAIN_BLOCKS]
+            entries = self._index.entries(rows)
+        for number in np.unique(segments(entries["where"])).tolist():
+            try:
+                records = volume.records(number, entries[segments(entries["where"]) == number])
+                target = self.draw(sum(record.record_bytes for record in records))
+                if target is None:
+                    return
+                self.volumes[target].append(records)
+                self._stats.add("drained_blocks", len(records), tier=Tier.FLASH)
+            except (FlashFull, StaleAddress, OSError) as error:
+                log.info("blocks of segment %d of %s stay where they are: %s", number, volume.path, error)
+
+    def _note_live(self, namespaces: Set[Namespace]) -> None:
         if not self._live.issuperset(namespaces):
             with self._lock:
-                self._live = self._live.union(namespaces)
+                self._set_live(self._live | namespaces)
 
-    def _header_pages(self, size_bytes: int) -> memoryview:
-        scratch: memoryview | None = getattr(self._scratch, "pages", None)
-        if scratch is None or len(scratch) < size_bytes:
-            scratch = self._scratch.pages = pages(size_bytes)
-        return scratch[:size_bytes]
+    def _set_live(self, live: frozenset[Namespace]) -> None:
+        self._live = live
+        self._index.mark_foreign(live)
 
 
-def _file_device(config: FlashConfig) -> FileDevice:
+def by_last_access(features: Features) -> npt.NDArray[np.float64]:
+    """What a block is worth where no policy says: the more, the later it was asked for."""
+    return features.last_access.astype(np.float64)
+
+
+def _file_devices(config: FlashConfig) -> list[FileDevice]:
     if not config.directories:
         raise ConfigError("flash.directories is empty; allowed: an existing directory of its own on each device")
-    return FileDevice(config.directories[0])
+    return [FileDevice(directory, read_only=config.read_only) for directory in config.directories]

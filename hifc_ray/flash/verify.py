@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hifc_ray.codecs import by_code
 from hifc_ray.errors import CorruptRecord
@@ -10,6 +10,7 @@ from hifc_ray.flash.address import Place
 from hifc_ray.flash.format import checksum
 from hifc_ray.flash.record import RecordHeader, read_header
 from hifc_ray.flash.segment import Segment
+from hifc_ray.layout import PAGE_BYTES
 from hifc_ray.types import Key, Namespace
 
 
@@ -19,12 +20,30 @@ class Mismatch:
 
     reason: str
     detail: str
+    at: int = 0  # where in the payload the stripe begins
+    head: bytes = b""  # the first page of the header, as it was read
 
 
 def check_record(
     head: memoryview, payload: memoryview, key: Key, namespace: Namespace, segment: Segment, place: Place
 ) -> Mismatch | None:
     """None if these bytes are the whole block that was stored under this key at this place."""
+    header = _header(head, key, namespace, segment, place)
+    wrong = header if isinstance(header, Mismatch) else check_stripes(header, payload)
+    return wrong and replace(wrong, head=bytes(head[:PAGE_BYTES]))
+
+
+def check_header(head: memoryview, key: Key, namespace: Namespace, segment: Segment, place: Place) -> RecordHeader:
+    """The header of the block that was stored under this key at this place. Raises `CorruptRecord` for any other."""
+    header = _header(head, key, namespace, segment, place)
+    if isinstance(header, Mismatch):
+        raise CorruptRecord(f"segment {segment.sequence} at {place.offset}: {header.reason}: {header.detail}")
+    return header
+
+
+def _header(
+    head: memoryview, key: Key, namespace: Namespace, segment: Segment, place: Place
+) -> RecordHeader | Mismatch:
     try:
         header = read_header(head)
         codec = by_code(header.codec)
@@ -38,7 +57,7 @@ def check_record(
         return Mismatch("segment", f"record of segment {header.segment} at {header.offset}")
     if not codec.verbatim or header.payload_bytes != place.payload_bytes:
         return Mismatch("header", f"codec {codec.name} with {header.payload_bytes} bytes in {place.payload_bytes}")
-    return check_stripes(header, payload)
+    return header
 
 
 def belongs(header: RecordHeader, segment: Segment, offset: int) -> bool:
@@ -47,12 +66,25 @@ def belongs(header: RecordHeader, segment: Segment, offset: int) -> bool:
     return found == (segment.sequence, segment.uuid, offset)
 
 
-def check_stripes(header: RecordHeader, payload: memoryview) -> Mismatch | None:
-    """None if every stripe has its checksum."""
+def check_stripes(
+    header: RecordHeader, payload: memoryview, first: int = 0, count: int | None = None
+) -> Mismatch | None:
+    """None if every stripe, or `count` of them from `first` on, has its checksum; `payload` begins with the first."""
+    rows = header.stripes if count is None else header.stripes[first : first + count]
     at = 0
-    lengths, digests = header.stripes["length"].tolist(), header.stripes["encoded"].tolist()
-    for stripe, (length, digest) in enumerate(zip(lengths, digests, strict=True)):
+    for stripe, (length, digest) in enumerate(zip(rows["length"].tolist(), rows["encoded"].tolist(), strict=True)):
         if checksum(payload[at : at + length]) != digest:
-            return Mismatch("stripe", f"stripe {stripe} of {len(lengths)}")
+            return Mismatch("stripe", f"stripe {first + stripe} of {len(header.stripes)}", at)
         at += length
     return None
+
+
+def check_whole(data: memoryview, segment: Segment, place: Place) -> RecordHeader:
+    """The header of a record that was read whole. Raises `CorruptRecord` unless all of it holds at this place."""
+    header = read_header(data[: place.header_bytes])
+    if not belongs(header, segment, place.offset) or header.payload_bytes != place.payload_bytes:
+        raise CorruptRecord(f"record at {place.offset} of segment {segment.sequence} is that of another place")
+    wrong = check_stripes(header, data[place.header_bytes :])
+    if wrong is not None:
+        raise CorruptRecord(f"record at {place.offset} of segment {segment.sequence}: {wrong.detail}")
+    return header

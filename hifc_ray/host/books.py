@@ -17,6 +17,7 @@ from hifc_ray.host.table import MAX_HOLDERS, TIER_WRITER, SlotTable, tag_of
 from hifc_ray.hotness import Hotness
 from hifc_ray.layout import BlockLayout
 from hifc_ray.messages import Purge
+from hifc_ray.policy import Features
 from hifc_ray.types import (
     NO_SLOT,
     NOBODY,
@@ -48,6 +49,10 @@ class HostBooks:
         self._slot_of: dict[Key, int] = {}
         self._free: list[int] = []  # taken from the end
         self._rebuild()
+
+    def features(self, slots: SlotArray) -> Features:
+        """A copy of the history of the blocks in these slots, safe to score outside the lock."""
+        return self.hotness.features(slots, self.table.fingerprint[slots])
 
     def find(self, keys: Sequence[Key]) -> SlotArray:
         """[keys] slot of each key, NO_SLOT where there is none. Blocks that are not published yet are found too."""

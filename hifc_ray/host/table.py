@@ -39,6 +39,7 @@ _FIELDS: list[tuple[str, Any, int]] = [
     ("writer", "u1", 21),
     ("dtype", "u1", 22),
     ("key", (np.uint8, KEY_BYTES), 32),
+    ("fingerprint", "<u8", 32),  # the head of the key
     ("tag", "<u8", 64),  # the head of the namespace
     ("namespace", (np.uint8, KEY_BYTES), 64),
     ("layout", ("<u4", 4), 96),
@@ -70,6 +71,7 @@ class SlotTable:
         lines: AnyArray = np.frombuffer(buffer, LINE, num_slots)
         self.generation: GenerationArray = lines["generation"]
         self.holders: GenerationArray = lines["holders"]  # bit h: holder h has leased or waits for this slot
+        self.fingerprint: GenerationArray = lines["fingerprint"]
         self.tag: GenerationArray = lines["tag"]
         self.position: AnyArray = lines["position"]
         self.state: ByteArray = lines["state"]

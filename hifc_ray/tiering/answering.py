@@ -9,6 +9,7 @@ import numpy as np
 from hifc_ray.client import NO_LEASE, ChainQuery, Lease, LookupReply, Missed, all_missed
 from hifc_ray.flash import Address
 from hifc_ray.host.table import TIER_WRITER, tag_of
+from hifc_ray.keys import fingerprints_of
 from hifc_ray.tiering.promotion import Promoter, Promotion
 from hifc_ray.tiering.shared import Shared
 from hifc_ray.types import (
@@ -63,7 +64,7 @@ class Answerer:
                 books.hotness.touch(slots[here], query.turn)
 
             wanted = (~query.in_gpu[:stop]).nonzero()[0][: self._window]
-            fitting = self._fitting(on_flash[wanted])
+            fitting = self._fitting(wanted, on_flash, addresses)
             if fitting < len(wanted):
                 shared.press()
             wanted = wanted[:fitting]
@@ -95,7 +96,12 @@ class Answerer:
         on_flash = np.zeros(len(elsewhere), np.bool_)
         if self._shared.flash is None:
             return [], on_flash
-        addresses = self._shared.flash.locate(query.keys)
+        flash = self._shared.flash
+        if query.continued:
+            addresses = flash.locate(query.keys)
+        else:
+            addresses = flash.access(query.keys, query.turn)
+            self._shared.admission.observe(fingerprints_of(query.keys))
         on_flash[:] = [address is not None for address in addresses]
         on_flash[foreign] = False
         on_flash &= ~elsewhere
@@ -112,13 +118,14 @@ class Answerer:
             if any(what.covers(query.namespace, owner) for what in self._shared.barred):
                 on_flash[row] = False
 
-    def _fitting(self, reads: BoolArray) -> int:
-        """How many leading blocks can be served, when those marked need a free slot and a place in the read queue."""
-        rows = reads.nonzero()[0]
-        if not len(rows):
-            return len(reads)
-        room = min(self._shared.books.num_free, self._promoter.room if self._promoter else 0)
-        return len(reads) if len(rows) <= room else int(rows[room])
+    def _fitting(self, wanted: IntArray, on_flash: BoolArray, addresses: Sequence[Address | None]) -> int:
+        """How many leading blocks can be served, when those on flash need a free slot and a place in a read queue."""
+        reads = on_flash[wanted].nonzero()[0]
+        if not len(reads) or self._promoter is None:
+            return len(wanted)
+        places = [address for row in wanted[reads] if (address := addresses[row]) is not None]
+        room = min(self._shared.books.num_free, self._promoter.fitting(places))
+        return len(wanted) if len(reads) <= room else int(reads[room])
 
     def _reserve(
         self, query: ChainQuery, rows: IntArray, addresses: Sequence[Address | None], slots: SlotArray
@@ -126,7 +133,10 @@ class Answerer:
         """Slots for blocks that come from flash; the caller pins them before anyone can evict them."""
         keys = [query.keys[row] for row in rows]
         positions = rows.astype(np.int64)
-        new = self._shared.books.reserve(keys, query.namespace, query.layout, positions, TIER_WRITER, query.turn)
+        flash, books = self._shared.flash, self._shared.books
+        assert flash is not None
+        owners = flash.owners(keys)
+        new = books.reserve(keys, query.namespace, query.layout, positions, TIER_WRITER, query.turn, owners)
         slots[rows] = new
         promotions = []
         for key, row, slot in zip(keys, rows.tolist(), new.tolist(), strict=True):

@@ -10,6 +10,7 @@ import logging
 import secrets
 import threading
 import time
+from collections.abc import Sequence
 from hashlib import blake2b
 from pathlib import Path
 
@@ -73,7 +74,7 @@ class TieredCache:
         node: str = "local",
         stats: Stats | None = None,
         clock: Clock | None = None,
-        device: Device | None = None,
+        devices: Sequence[Device] = (),
         background: bool = True,
     ) -> None:
         self.config = config
@@ -83,13 +84,13 @@ class TieredCache:
         self._eviction = eviction
         self._weights = Weights()
         self._closed = threading.Event()
-        self._arena, flash = self._open(arena_path, device, slot_bytes)
+        self._arena, flash = self._open(arena_path, devices, slot_bytes)
         self._books = HostBooks(self._arena.table)
-        self._shared = Shared(config, self._arena, self._books, flash, self.stats, self._clock)
+        self._shared = Shared(config, self._arena, self._books, flash, admission, self.stats, self._clock)
         holders = Holders(self._arena.path, self._arena.incarnation)
         self._lock_file = lock_holder_file(self._arena.path)
         self._promoter = Promoter(self._shared) if flash is not None else None
-        self._demoter = Demoter(self._shared, eviction, admission)
+        self._demoter = Demoter(self._shared, eviction)
         answerer = Answerer(self._shared, self._promoter, self.window)
         self._granter = Granter(self._shared)
         self._purger = Purger(self._shared)
@@ -104,11 +105,12 @@ class TieredCache:
             self._thread.start()
 
     def _open(
-        self, arena_path: Path | None, device: Device | None, slot_bytes: int
+        self, arena_path: Path | None, devices: Sequence[Device], slot_bytes: int
     ) -> tuple[arena.Arena, FlashStore | None]:
         config, flash = self.config, None
-        if config.flash.directories or device is not None:
-            flash = FlashStore(config.flash, slot_bytes, self.stats, device=device, clock=self._clock)
+        if config.flash.directories or devices:
+            worth = self._eviction.values
+            flash = FlashStore(config.flash, slot_bytes, self.stats, devices=devices, clock=self._clock, worth=worth)
         try:
             path = arena_path or _own_path(config.flash.directories)
             return arena.create(path, config.host.arena_bytes, slot_bytes), flash
@@ -328,7 +330,7 @@ def wait_for(mapped: arena.Arena, reply: LookupReply, deadline_s: float) -> Byte
 
 
 def _own_path(flash_directories: tuple[Path, ...]) -> Path:
-    """The arena of a tier outside a cluster: found again by its first flash directory, so that a killed process leaves it."""
+    """The arena of a tier outside a cluster; what a killed process leaves is found again by its first directory."""
     if flash_directories:
         name = blake2b(str(flash_directories[0].resolve()).encode(), digest_size=6).hexdigest()
         return env.shm_dir() / f"hifc-{name}-local"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,28 +10,32 @@ import numpy as np
 
 from hifc_ray import points
 from hifc_ray.errors import FlashFault
-from hifc_ray.flash import Address, FlashBlock
-from hifc_ray.policy import AdmissionPolicy, EvictionPolicy
+from hifc_ray.flash import Address, FlashBlock, FlashStore, Volume
+from hifc_ray.policy import EvictionPolicy, Features
 from hifc_ray.tiering.shared import Shared
-from hifc_ray.transfer import Channel, Priority, Ticket
-from hifc_ray.types import Fate, Key, SlotArray, Tier
+from hifc_ray.transfer import Channel, Priority, Ticket, every
+from hifc_ray.types import BoolArray, Fate, Key, SlotArray, Tier
 
 GROUP_BLOCKS = 4  # blocks of one append: large enough to be sequential, small enough to free slots early
+INCUMBENTS = 64  # of the blocks that would leave flash next, shown to admission
+
+Group = tuple[SlotArray, int]  # slots, and the volume that they are written to
 
 
 class Demoter:
-    """Owns the host → flash channel and the choice of what leaves host memory."""
+    """Owns the host → flash channels, one a device, and the choice of what leaves host memory."""
 
-    def __init__(self, shared: Shared, eviction: EvictionPolicy, admission: AdmissionPolicy) -> None:
+    def __init__(self, shared: Shared, eviction: EvictionPolicy) -> None:
         flash = shared.config.flash
         self._shared = shared
         self._eviction = eviction
-        self._admission = admission
         self._deadline_s = flash.write_deadline_s
-        self._channel = Channel(
-            "flash-write", flash.write_threads, max(1, flash.queue_blocks // GROUP_BLOCKS), shared.clock
-        )
-        self._groups: dict[Ticket[Any], SlotArray] = {}  # guarded by shared.lock
+        limit = max(1, flash.queue_blocks // GROUP_BLOCKS)
+        self._channels = [
+            Channel(f"flash-write-{volume.number}", flash.write_threads, limit, shared.clock)
+            for volume in (shared.flash.volumes if shared.flash is not None else ())
+        ]
+        self._groups: dict[Ticket[Any], Group] = {}  # guarded by shared.lock
 
     def make_room(self) -> int:
         """Evict to the high watermark if free slots are under the low one. Returns blocks that left or are leaving.
@@ -44,7 +49,7 @@ class Demoter:
                 return 0
             rows = books.evictable()
             generations = books.table.generation[rows]
-            features = books.hotness.features(rows)
+            features = books.features(rows)
         if not len(rows):
             return 0
         order = self._eviction.victims(features, shared.high_slots - soon_free)
@@ -58,63 +63,136 @@ class Demoter:
         with shared.lock:
             rows = books.evictable()
             generations = books.table.generation[rows]
-            features = books.hotness.features(rows)
+            features = books.features(rows)
         order = self._eviction.victims(features, len(rows))
         end = shared.clock.now() + timeout_s
         for start in range(0, len(order), GROUP_BLOCKS):
             group = order[start : start + GROUP_BLOCKS]
-            while self._channel.room == 0 and shared.clock.now() < end:
-                self._channel.idle(0.05)
+            while not self._has_room() and shared.clock.now() < end:
+                self.idle(0.05)
             self._evict(rows[group], generations[group])
-        return self._channel.idle(max(0.0, end - shared.clock.now()))
+        return self.idle(max(0.0, end - shared.clock.now()))
 
     def expire(self) -> None:
         """End the waiting for writes past their deadline: the blocks are lost, their slots wait for the write."""
-        shared = self._shared
-        for ticket in self._channel.overdue():
-            with shared.lock:
-                slots = self._groups.get(ticket)
-                if slots is None:
-                    continue
-                if ticket.withdrawn:
-                    del self._groups[ticket]
-                    keys = self._written(slots)
-                else:
-                    gone = shared.books.give_up(slots)
-                    keys = shared.keys(gone.tolist())
-                shared.fates.note(keys, Fate.WRITE_FAILED)
-            shared.stats.add("write_deadlines", tier=Tier.FLASH, reason="queued" if ticket.withdrawn else "running")
+        for number, channel in enumerate(self._channels):
+            for ticket in channel.overdue():
+                if not ticket.withdrawn:
+                    self._volume(number).stalled()
+                self._give_up(ticket)
 
     def idle(self, timeout_s: float) -> bool:
-        return self._channel.idle(timeout_s)
+        return every(self._channels, Channel.idle, timeout_s, self._shared.clock)
 
     def close(self, timeout_s: float) -> bool:
-        return self._channel.close(timeout_s)
+        return every(self._channels, Channel.close, timeout_s, self._shared.clock)
+
+    def _queues(self) -> dict[int, tuple[int, int]]:
+        """Of each volume that takes blocks: groups that its queue has room for, and groups that wait or run."""
+        numbered = enumerate(self._channels)
+        return {n: (channel.room, channel.num_pending) for n, channel in numbered if self._volume(n).writable}
+
+    def _has_room(self) -> bool:
+        """Would some device take a group, as far as its queue goes? True where there is none: then nothing waits."""
+        queues = self._queues()
+        return not queues or any(room for room, _ in queues.values())
+
+    def _volume(self, number: int) -> Volume:
+        assert self._shared.flash is not None
+        return self._shared.flash.volumes[number]
+
+    def _give_up(self, ticket: Ticket[Any]) -> None:
+        shared = self._shared
+        with shared.lock:
+            if ticket not in self._groups:
+                return
+            slots, _ = self._groups[ticket]
+            if ticket.withdrawn:
+                del self._groups[ticket]
+                keys = self._written(slots)
+            else:
+                gone = shared.books.give_up(slots)
+                keys = shared.keys(gone.tolist())
+            shared.fates.note(keys, Fate.WRITE_FAILED)
+        shared.stats.add("write_deadlines", tier=Tier.FLASH, reason="queued" if ticket.withdrawn else "running")
 
     def _evict(self, victims: SlotArray, generations: np.ndarray) -> int:
         shared, books, flash = self._shared, self._shared.books, self._shared.flash
-        groups: list[SlotArray] = []
+        groups: list[Group] = []
         points.reach("tier.evict.before")
+        incumbents = flash.features_of_next(INCUMBENTS) if flash is not None else None
         with shared.lock:
             victims = victims[books.still_evictable(victims, generations)]
             keys = shared.keys(victims.tolist())
             backed = np.array([a is not None for a in flash.locate(keys)] if flash else [False] * len(keys), np.bool_)
             dropped = self._drop(victims[backed], "on_flash", None)
             dirty = victims[~backed]
-            if flash is None:
+            if flash is None or incumbents is None:
                 dropped += self._drop(dirty, "no_flash", Fate.EVICTED)
             else:
-                nobody = books.hotness.features(dirty[:0])
-                admitted = self._admission.admit(books.hotness.features(dirty), nobody, 1.0)
-                dropped += self._drop(dirty[~admitted], "not_admitted", Fate.NOT_ADMITTED)
-                # What the queue cannot take stays where it is; stores are refused meanwhile, not lost on the way.
-                leaving = dirty[admitted][: self._channel.room * GROUP_BLOCKS]
-                books.demote(leaving)
-                groups = [leaving[i : i + GROUP_BLOCKS] for i in range(0, len(leaving), GROUP_BLOCKS)]
+                groups, refused = self._leaving(flash, dirty, incumbents)
+                dropped += refused
         for group in groups:
             self._write(group)
         points.reach("tier.evict.after")
-        return dropped + sum(len(group) for group in groups)
+        return dropped + sum(len(slots) for slots, _ in groups)
+
+    def _leaving(self, flash: FlashStore, dirty: SlotArray, incumbents: Features) -> tuple[list[Group], int]:
+        """Which of these blocks go to flash, on their way now, and how many are dropped because they may not.
+
+        What the queues cannot take stays where it is; stores are refused meanwhile, not lost on the way.
+        """
+        features = self._shared.books.features(dirty)
+        admitted = self._shared.admission.admit(features, incumbents, flash.budget_level)
+        refused = self._refuse(dirty[~admitted], "policy")
+        groups: list[Group] = []
+        wanted = dirty[admitted]
+        queues = self._queues()
+        for begin in range(0, len(wanted), GROUP_BLOCKS):
+            slots = wanted[begin : begin + GROUP_BLOCKS]
+            if not any(room for room, _ in queues.values()) and queues:
+                break
+            within = self._within_quota(flash, slots, groups)
+            refused += self._refuse(slots[~within], "quota")
+            slots = slots[within]
+            pending = {number: queued for number, (room, queued) in queues.items() if room}
+            volume = flash.draw(self._bytes(slots), pending) if len(slots) else None
+            if volume is None:
+                refused += self._refuse(slots, flash.why_not())
+                continue
+            room, queued = queues[volume]
+            queues[volume] = room - 1, queued + 1
+            self._shared.stats.add("admitted_bytes", self._bytes(slots), tier=Tier.FLASH)
+            self._shared.books.demote(slots)
+            groups.append((slots, volume))
+        return groups, refused
+
+    def _within_quota(self, flash: FlashStore, slots: SlotArray, groups: list[Group]) -> BoolArray:
+        """[slots] Which of these blocks their tenants have room for on flash, what is under way counted."""
+        table, within = self._shared.books.table, np.ones(len(slots), np.bool_)
+        if not self._shared.config.flash.tenant_quota_bytes:
+            return within
+        under_way = Counter[int]()
+        for leaving, _ in [*self._groups.values(), *groups]:
+            for slot in leaving.tolist():
+                under_way[table.owner(slot).tenant] += table.layout(slot).block_bytes
+        for row, slot in enumerate(slots.tolist()):
+            tenant = table.owner(slot).tenant
+            size = table.layout(slot).block_bytes
+            within[row] = flash.has_room_for(tenant, under_way[tenant] + size)
+            under_way[tenant] += size if within[row] else 0
+        return within
+
+    def _bytes(self, slots: SlotArray) -> int:
+        """Of the blocks in these slots."""
+        table = self._shared.books.table
+        return sum(table.layout(slot).block_bytes for slot in slots.tolist())
+
+    def _refuse(self, slots: SlotArray, reason: str) -> int:
+        """Drop blocks that may not be written."""
+        if len(slots):
+            self._shared.stats.add("refused_bytes", self._bytes(slots), tier=Tier.FLASH, reason=reason)
+        return self._drop(slots, "not_admitted", Fate.NOT_ADMITTED)
 
     def _drop(self, slots: SlotArray, reason: str, fate: Fate | None) -> int:
         if not len(slots):
@@ -125,9 +203,10 @@ class Demoter:
         self._shared.stats.add("evicted_blocks", len(slots), tier=Tier.HOST, reason=reason)
         return len(slots)
 
-    def _write(self, slots: SlotArray) -> None:
+    def _write(self, group: Group) -> None:
         shared, flash, table = self._shared, self._shared.flash, self._shared.books.table
         assert flash is not None
+        slots, volume = group
         points.reach("tier.demote.before")
         blocks = []
         for slot in slots.tolist():
@@ -141,11 +220,12 @@ class Demoter:
                     num_stripes=layout.layers,
                     position=int(table.position[slot]),
                     buffer=buffer[: layout.block_bytes],
+                    owner=table.owner(slot),
                 )
             )
         with shared.lock:
-            ticket = self._channel.submit(
-                lambda: flash.append(blocks),
+            ticket = self._channels[volume].submit(
+                lambda: flash.append(blocks, volume),
                 lambda ticket: self._done(ticket, slots),
                 deadline_s=self._deadline_s,
                 priority=Priority.BACKGROUND,
@@ -153,7 +233,7 @@ class Demoter:
             if ticket is None:
                 shared.fates.note(self._written(slots), Fate.WRITE_FAILED)
             else:
-                self._groups[ticket] = slots
+                self._groups[ticket] = group
         if ticket is None:
             shared.stats.add("writes_refused", len(slots), tier=Tier.FLASH, reason="queue")
 

@@ -1,4 +1,4 @@
-"""Promotion: reads from flash straight into slots that were reserved for them, on the threads of one channel."""
+"""Promotion: reads from flash straight into slots that were reserved for them, on the threads of a channel a device."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from hifc_ray.errors import CorruptRecord, StaleAddress
-from hifc_ray.flash import Address
+from hifc_ray.flash import Address, BlockRead, merge, volume_of
 from hifc_ray.tiering.shared import Shared
-from hifc_ray.transfer import Channel, Priority, Ticket
+from hifc_ray.transfer import Channel, Priority, Ticket, every
 from hifc_ray.types import Fate, Key, Namespace, SlotArray, Tier
 
 
@@ -25,87 +25,110 @@ class Promotion:
     slot: int
 
 
+Run = list[Promotion]  # neighbours on flash: one read
+
+
 class Promoter:
-    """Owns the flash → host channel. Whatever goes wrong with a read is a miss and a counter."""
+    """Owns the flash → host channels. Whatever goes wrong with a read is a miss and a counter."""
 
     def __init__(self, shared: Shared) -> None:
+        assert shared.flash is not None
         flash = shared.config.flash
         self._shared = shared
+        self._flash = shared.flash
         self._deadline_s = flash.read_deadline_s
-        self._channel = Channel("flash-read", flash.read_threads, flash.queue_blocks, shared.clock)
-        self._slots: dict[Ticket[Any], Promotion] = {}  # guarded by shared.lock
+        self._channels = [
+            Channel(f"flash-read-{volume.number}", flash.read_threads, flash.queue_blocks, shared.clock)
+            for volume in self._flash.volumes
+        ]
+        self._runs: dict[Ticket[Any], Run] = {}  # guarded by shared.lock
 
-    @property
-    def room(self) -> int:
-        """Reads that may be started now."""
-        return self._channel.room
+    def fitting(self, addresses: Sequence[Address]) -> int:
+        """How many of these reads, from the first on, may be started now. A run of them takes one place at most."""
+        room: dict[int, int] = {}
+        for count, address in enumerate(addresses):
+            volume = volume_of(address)
+            if volume not in room:
+                room[volume] = self._channels[volume].room
+            if not room[volume]:
+                return count
+            room[volume] -= 1
+        return len(addresses)
 
     def start(self, promotions: Sequence[Promotion]) -> None:
         """Queue reads into RESERVED slots, in order of use. Without the lock; those refused are aborted."""
-        for promotion in promotions:
-            self._start(promotion)
+        for group in merge([promotion.address for promotion in promotions]):
+            self._start([promotions[row] for row in group])
 
     def expire(self) -> None:
-        """End the waiting for reads past their deadline: a miss now, the slot out of use until the read returns."""
-        for ticket in self._channel.overdue():
-            with self._shared.lock:
-                promotion = self._slots.get(ticket)
-                if promotion is None:
-                    continue
-                slots = np.array([promotion.slot], np.int64)
-                if ticket.withdrawn:
-                    del self._slots[ticket]
-                    self._finish(slots, published=False)
-                else:
-                    self._shared.books.give_up(slots)
-                self._shared.fates.note([promotion.key], Fate.LATE)
-            self._shared.stats.add(
-                "read_deadlines", tier=Tier.FLASH, reason="queued" if ticket.withdrawn else "running"
-            )
+        """End the waiting for reads past their deadline: a miss now, the slots out of use until the read returns."""
+        for volume, channel in zip(self._flash.volumes, self._channels, strict=True):
+            for ticket in channel.overdue():
+                if not ticket.withdrawn:
+                    volume.stalled()
+                self._give_up(ticket)
 
     def idle(self, timeout_s: float) -> bool:
-        return self._channel.idle(timeout_s)
+        return every(self._channels, Channel.idle, timeout_s, self._shared.clock)
 
     def close(self, timeout_s: float) -> bool:
-        return self._channel.close(timeout_s)
+        return every(self._channels, Channel.close, timeout_s, self._shared.clock)
 
-    def _start(self, promotion: Promotion) -> None:
+    def _give_up(self, ticket: Ticket[Any]) -> None:
         shared = self._shared
-        flash, buffer = shared.flash, shared.arena.slot(promotion.slot)
-        assert flash is not None
-        slots = np.array([promotion.slot], np.int64)
         with shared.lock:
-            shared.books.reading(slots)
-            ticket = self._channel.submit(
-                lambda: flash.read(promotion.key, promotion.namespace, promotion.address, buffer),
-                lambda ticket: self._done(ticket, promotion),
+            run = self._runs.get(ticket)
+            if run is None:
+                return
+            if ticket.withdrawn:
+                del self._runs[ticket]
+                self._finish(_slots(run), published=False)
+            else:
+                shared.books.give_up(_slots(run))
+            shared.fates.note([promotion.key for promotion in run], Fate.LATE)
+        reason = "queued" if ticket.withdrawn else "running"
+        shared.stats.add("read_deadlines", len(run), tier=Tier.FLASH, reason=reason)
+
+    def _start(self, run: Run) -> None:
+        shared = self._shared
+        reads = [BlockRead(p.key, p.namespace, p.address, shared.arena.slot(p.slot)) for p in run]
+        with shared.lock:
+            shared.books.reading(_slots(run))
+            ticket = self._channels[volume_of(run[0].address)].submit(
+                lambda: self._flash.read_run(reads),
+                lambda ticket: self._done(ticket, run),
                 deadline_s=self._deadline_s,
                 priority=Priority.REQUEST,
             )
             if ticket is None:
-                self._finish(slots, published=False)
-                shared.fates.note([promotion.key], Fate.LATE)
+                self._finish(_slots(run), published=False)
+                shared.fates.note([promotion.key for promotion in run], Fate.LATE)
             else:
-                self._slots[ticket] = promotion
+                self._runs[ticket] = run
         if ticket is None:
-            shared.stats.add("reads_refused", tier=Tier.FLASH, reason="queue")
+            shared.stats.add("reads_refused", len(run), tier=Tier.FLASH, reason="queue")
 
-    def _done(self, ticket: Ticket[int], promotion: Promotion) -> None:
-        shared, error = self._shared, ticket.error
+    def _done(self, ticket: Ticket[list[int | Exception]], run: Run) -> None:
+        shared = self._shared
+        results: Sequence[object] = ticket.result or [ticket.error for _ in run]
+        good = [p for p, result in zip(run, results, strict=True) if isinstance(result, int)]
+        bad = [(p, result) for p, result in zip(run, results, strict=True) if isinstance(result, BaseException)]
         with shared.lock:
-            self._slots.pop(ticket, None)
-            published = self._finish(np.array([promotion.slot], np.int64), published=error is None)
-            if error is not None:
+            self._runs.pop(ticket, None)
+            published = self._finish(_slots(good), published=True)
+            self._finish(_slots([promotion for promotion, _ in bad]), published=False)
+            for promotion, error in bad:
                 shared.fates.note([promotion.key], _fate_of(error))
-        if error is not None:
+        shared.stats.add("promoted_blocks", published, tier=Tier.FLASH)
+        for _, error in bad:
             # A corrupt record is counted by the store that found it.
             if not isinstance(error, CorruptRecord):
                 shared.stats.add("read_failures", tier=Tier.FLASH, reason=type(error).__name__)
-        else:
-            shared.stats.add("promoted_blocks", published, tier=Tier.FLASH)
 
     def _finish(self, slots: SlotArray, *, published: bool) -> int:
         """Publish or give back those of these slots that are still waited for; returns how many there are."""
+        if not len(slots):
+            return 0
         books = self._shared.books
         waiting = books.read_returned(slots)
         if published:
@@ -113,6 +136,10 @@ class Promoter:
         else:
             books.abort(waiting)
         return len(waiting)
+
+
+def _slots(run: Run) -> SlotArray:
+    return np.array([promotion.slot for promotion in run], np.int64)
 
 
 def _fate_of(error: BaseException) -> Fate:

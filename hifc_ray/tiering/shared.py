@@ -11,6 +11,7 @@ from hifc_ray.config import TierConfig
 from hifc_ray.flash import FlashStore
 from hifc_ray.host import Arena, HostBooks
 from hifc_ray.messages import Purge
+from hifc_ray.policy import AdmissionPolicy
 from hifc_ray.stats import Stats
 from hifc_ray.tiering.fates import Fates
 from hifc_ray.types import Fate, Key, Namespace
@@ -18,7 +19,7 @@ from hifc_ray.types import Fate, Key, Namespace
 
 @dataclass
 class Shared:
-    """`lock` guards books, fates, grants and holders. It is never held during I/O, copies or scoring.
+    """`lock` guards books, fates, grants, holders and admission. It is never held during I/O, copies or scoring.
 
     Flash has its own lock inside, never held during I/O: what only looks at its index or sets its live namespaces may
     be called under ours, reads and appends are called without.
@@ -28,6 +29,7 @@ class Shared:
     arena: Arena
     books: HostBooks
     flash: FlashStore | None
+    admission: AdmissionPolicy  # of flash
     stats: Stats
     clock: Clock
     fates: Fates = field(default_factory=Fates)

@@ -11,7 +11,7 @@ import heapq
 import itertools
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from enum import IntEnum
 from typing import Generic, TypeVar, cast
 
@@ -145,3 +145,10 @@ class Channel:
                 with self._changed:
                     self._running.discard(ticket)
                     self._changed.notify_all()
+
+
+def every(channels: Iterable[Channel], do: Callable[[Channel, float], bool], timeout_s: float, clock: Clock) -> bool:
+    """Do the same with each (`Channel.idle`, `Channel.close`) within one timeout for all; True if all said so."""
+    end = clock.now() + timeout_s
+    said = [do(channel, max(0.0, end - clock.now())) for channel in channels]
+    return all(said)

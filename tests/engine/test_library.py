@@ -15,7 +15,7 @@ from hifc_ray.engine.sampling import SamplingParams
 from hifc_ray.engine.sequence import Result
 from hifc_ray.errors import DirectoryLocked
 from hifc_ray.layout import BlockLayout
-from hifc_ray.policies.admission import Always
+from hifc_ray.policies.always import Always
 from hifc_ray.policies.lru import Lru
 from hifc_ray.tiering import TieredCache
 

@@ -58,13 +58,13 @@ def open_store(where: Path | Device, stats: Stats | None = None, num_segments: i
     stats = stats or Stats()
     if isinstance(where, Path):
         return FlashStore(config(where, num_segments), BLOCK_BYTES, stats)
-    return FlashStore(config(None, num_segments), BLOCK_BYTES, stats, device=where)
+    return FlashStore(config(None, num_segments), BLOCK_BYTES, stats, devices=[where])
 
 
 def abandon(store: FlashStore) -> None:
     """Let go of a store's device as the death of its process would: nothing sealed, nothing synced."""
-    store._log.close()
-    store._device.unlock()
+    for volume in store.volumes:
+        volume.abandon()
 
 
 def load(store: FlashStore, number: int, namespace: Namespace = OURS) -> bytes | None:
@@ -117,6 +117,9 @@ class FaultyDevice:
 
     def free_bytes(self) -> int:
         return self.inner.free_bytes()
+
+    def capacity_bytes(self) -> int:
+        return self.inner.capacity_bytes()
 
     def create(self, name: str, size_bytes: int) -> Extent:
         self.on_create()

@@ -51,7 +51,7 @@ def open_tier(
         admission,
         arena_path=directory / name,
         clock=clock,
-        device=None if flash is None or isinstance(flash, Path) else flash,
+        devices=() if flash is None or isinstance(flash, Path) else (flash,),
         background=background,
     )
 

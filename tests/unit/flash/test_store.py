@@ -103,7 +103,7 @@ def test_each_byte_and_block_is_counted() -> None:
 
 def test_seconds_are_those_of_the_clock() -> None:
     clock, stats = ManualClock(), Stats()
-    store = FlashStore(config(), BLOCK_BYTES, stats, device=MemoryDevice(), clock=clock)
+    store = FlashStore(config(), BLOCK_BYTES, stats, devices=[MemoryDevice()], clock=clock)
     with points.at("flash.append.written", lambda: clock.advance(2.0)):
         store.append([block(1)])
     with points.at("flash.read.done", lambda: clock.advance(3.0)):
@@ -239,7 +239,7 @@ def test_a_closed_store_takes_nothing(tmp_path: Path) -> None:
 def test_close_does_not_wait_for_ever_for_a_write_that_hangs() -> None:
     device = MemoryDevice()
     settings = FlashConfig(limit_bytes=config().limit_bytes, segment_bytes=SEGMENT_BYTES, write_deadline_s=0.05)
-    store = FlashStore(settings, BLOCK_BYTES, Stats(), device=device)
+    store = FlashStore(settings, BLOCK_BYTES, Stats(), devices=[device])
     with points.at("flash.append.header", store.close):
         store.append([block(1)])
     assert load(store, 1) == payload(1)

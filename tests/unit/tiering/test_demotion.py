@@ -262,7 +262,7 @@ def test_writes_that_never_began_are_withdrawn(tier: TieredCache, device: Faulty
 
 def test_what_the_write_queue_cannot_take_stays(tmp_path: Path) -> None:
     device = faulty()
-    made = open_tier(tmp_path, flash=device, name="queue", flash_options={"queue_blocks": 4})
+    made = open_tier(tmp_path, flash=device, name="queue", flash_options={"queue_blocks": 4, "write_threads": 1})
     store(made, range(16))
     held = Held()
     device.on_write = held

@@ -86,9 +86,10 @@ def test_a_block_whose_segment_went_meanwhile_is_dropped(tier: TieredCache, devi
     assert flash is not None
     flash.seal()
     with flash._lock:  # as `make_room` does it
-        segment = next(iter(flash._log._segments.values()))
-        del flash._log._segments[segment.sequence]
-        flash._index.drop_segment(segment.sequence)
+        segments = flash.volumes[0].log._segments
+        number = next(iter(segments))
+        del segments[number]
+        flash._index.remove(flash._index.rows_of(number), Fate.DROPPED)
     held.let_go()
     assert tier.wait(second, WAIT_S).tolist() == [Lookup.MISS]
     assert tier.wait(first, WAIT_S).tolist() == [Lookup.HIT]
@@ -153,15 +154,16 @@ def test_who_asks_again_for_a_late_block_gets_it_in_another_slot(
 def test_reads_that_wait_too_long_are_withdrawn(tier: TieredCache, device: FaultyDevice, clock: ManualClock) -> None:
     held = Held()
     device.on_read = held
-    reply = tier.lookup(query(range(4)), SOON)
+    replies = [tier.lookup(query([number]), SOON) for number in range(4)]
     held.wait_entered()
     clock.advance(2.5)
     tier.tick()
-    assert tier.wait(reply, 0.0).tolist() == [Lookup.MISS] * 4
+    assert [tier.wait(reply, 0.0).tolist() for reply in replies] == [[Lookup.MISS]] * 4
     assert tier.stats.get("read_deadlines", reason="queued") == 3
     counts = tier._books.counts()
     assert (counts["quarantined"], counts["absent"]) == (1, 15)
-    tier.release(reply.lease)
+    for reply in replies:
+        tier.release(reply.lease)
     held.let_go()
     assert tier.idle(WAIT_S)
     assert serve(tier, range(4)) == [0, 1, 2, 3]

@@ -1,0 +1,83 @@
+"""What is known of blocks on flash besides their bytes, a row each: the currency of index, hints, scans and writers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from hifc_ray.flash.address import OFFSET_BITS, Address, Place, join, pack_extent, pack_where, volume_of_segment
+from hifc_ray.layout import PAGE_BYTES
+from hifc_ray.types import AnyArray, IntArray, Key, Namespace, Owner
+
+# Also the rows of a hint file, so its layout is part of the format. `where` is without the volume there.
+ENTRY = np.dtype(
+    [
+        ("key", "<u8", 4),
+        ("namespace", "<u8", 4),
+        ("tenant", "<u8"),
+        ("session", "<u8"),
+        ("where", "<u8"),  # segment and first page
+        ("extent", "<u4"),  # pages of header and payload
+        ("position", "<u4"),  # index of the block in its sequence
+    ]
+)
+EntryArray = npt.NDArray[np.void]
+
+_PAYLOAD_MASK = (1 << 28) - 1
+
+
+def entry(key: Key, namespace: Namespace, owner: Owner, position: int, place: Place) -> EntryArray:
+    """One row."""
+    row = np.zeros(1, ENTRY)
+    row["key"] = np.frombuffer(key, "<u8")
+    row["namespace"] = np.frombuffer(namespace, "<u8")
+    row["tenant"], row["session"], row["position"] = owner.tenant, owner.session, position
+    row["where"] = pack_where(place.segment, place.offset)
+    row["extent"] = pack_extent(place.header_bytes, place.payload_bytes)
+    return row
+
+
+def join_rows(rows: Sequence[EntryArray]) -> EntryArray:
+    """All rows in one array."""
+    return np.concatenate(rows) if rows else np.zeros(0, ENTRY)
+
+
+def keys_as_words(keys: Iterable[Key]) -> npt.NDArray[np.uint64]:
+    """[n, 4], the keys as numbers."""
+    return np.frombuffer(b"".join(keys), "<u8").reshape(-1, 4)
+
+
+def key_of(words: AnyArray) -> Key:
+    return Key(words.tobytes())
+
+
+def addresses(rows: AnyArray) -> list[Address]:
+    """The address of each row."""
+    return [join(where, extent) for where, extent in zip(rows["where"].tolist(), rows["extent"].tolist(), strict=True)]
+
+
+def segments(where: AnyArray) -> IntArray:
+    """[n] number of the segment."""
+    return (where >> np.uint64(OFFSET_BITS)).astype(np.int64)
+
+
+def volumes(where: AnyArray) -> IntArray:
+    """[n] number of the volume."""
+    return volume_of_segment(segments(where))
+
+
+def offsets(where: AnyArray) -> IntArray:
+    """[n] bytes from the head of the segment to the header."""
+    return (where & np.uint64((1 << OFFSET_BITS) - 1)).astype(np.int64) * PAGE_BYTES
+
+
+def header_bytes(extent: AnyArray) -> IntArray:
+    """[n] bytes of the header."""
+    return (extent >> np.uint32(28)).astype(np.int64) * PAGE_BYTES
+
+
+def record_bytes(extent: AnyArray) -> IntArray:
+    """[n] bytes of header and payload."""
+    return header_bytes(extent) + (extent & np.uint32(_PAYLOAD_MASK)).astype(np.int64) * PAGE_BYTES

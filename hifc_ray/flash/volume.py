@@ -1,0 +1,328 @@
+"""A volume: one device with a log of its own, written by one pen and read by as many threads as like."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+
+from hifc_ray import points
+from hifc_ray.clock import Clock
+from hifc_ray.config import FlashConfig
+from hifc_ray.errors import FlashFull, NoRoom, StaleAddress, StorageError
+from hifc_ray.flash import entries as columns
+from hifc_ray.flash import writer
+from hifc_ray.flash.address import Place
+from hifc_ray.flash.breaker import Breaker, BreakerState
+from hifc_ray.flash.budget import WriteBudget
+from hifc_ray.flash.device import Device, pages
+from hifc_ray.flash.entries import EntryArray
+from hifc_ray.flash.format import PURGES_NAME
+from hifc_ray.flash.index import Index
+from hifc_ray.flash.log import SegmentLog
+from hifc_ray.flash.purges import Purges, Selector
+from hifc_ray.flash.quarantine import Fault, Quarantine, page_text
+from hifc_ray.flash.reading import BlockRead
+from hifc_ray.flash.reclaimer import Reclaimer, Worth
+from hifc_ray.flash.record import EncodedBlock
+from hifc_ray.flash.recovery import Recovery, RecoveryReport
+from hifc_ray.flash.segment import Segment
+from hifc_ray.flash.small_files import SmallFiles
+from hifc_ray.flash.traffic import Traffic
+from hifc_ray.flash.verify import Mismatch
+from hifc_ray.layout import PAGE_BYTES
+from hifc_ray.stats import Stats
+from hifc_ray.types import Tier
+
+log = logging.getLogger(__name__)
+
+_ERASE_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What the volumes of a store share. `lock` guards index and segments and is never held during I/O."""
+
+    config: FlashConfig
+    index: Index
+    stats: Stats
+    clock: Clock
+    worth: Worth
+    lock: threading.Lock
+
+
+class Volume:
+    """Safe from any thread. `_pen` is held by the one thread that takes room or begins a segment; before `lock`."""
+
+    recovered: RecoveryReport
+
+    def __init__(self, number: int, device: Device, parts: Parts, limit_bytes: int, segment_bytes: int) -> None:
+        config = parts.config
+        self.number = number
+        self.device = device
+        self.read_only = config.read_only
+        self.draining = False
+        self.breaker = Breaker(config.max_faults, config.fault_window_s, config.retry_s, parts.clock, self._tell)
+        self.budget = WriteBudget(_budget_bytes(config, device), parts.clock)
+        self.pending_bytes = 0  # handed to `append` and not yet written; a hint for who spreads
+        self._parts = parts
+        self._traffic = Traffic(parts.clock)
+        self._pen = threading.Lock()
+        self._closed = False
+        self.log = SegmentLog(
+            number, device, parts.index, parts.stats, parts.lock, limit_bytes, segment_bytes, config.filter_fpr
+        )
+        self.files = SmallFiles(device, self.log, config.read_only, self._count_small)
+        self.quarantine = Quarantine(self.files, parts.clock)
+        self._purges = Purges(self.files)
+        self.reclaimer = Reclaimer(self.log, parts.index, parts.stats, parts.lock, config.carry_share, parts.worth)
+
+    @property
+    def path(self) -> str:
+        return self.device.path
+
+    @property
+    def direct(self) -> bool:
+        """Does I/O go past the page cache?"""
+        return self.device.direct
+
+    @property
+    def state(self) -> str:
+        """ok, read-only, draining or out (taken out by its breaker)."""
+        if not self.breaker.allows():
+            return "out"
+        return "draining" if self.draining else "read-only" if self.read_only else "ok"
+
+    @property
+    def fill(self) -> float:
+        """Share of its limit that is in use."""
+        return self.log.used_bytes / self.log.limit_bytes
+
+    @property
+    def writable(self) -> bool:
+        return self.state == "ok" and not self._closed
+
+    def recover(self) -> None:
+        """Find again what lies here. Raises `NewerFormat` with nothing touched, `NoRoom`."""
+        parts = self._parts
+        self.files.adopt(self.device.sizes())
+        try:
+            self._purges.load()
+        except (OSError, ValueError) as error:
+            raise StorageError(
+                f"{self.path}/{PURGES_NAME} cannot be read ({error}), so what was purged is not known; "
+                "allowed: a directory that is whole; delete it to begin anew"
+            ) from error
+        recovery = Recovery(self.device, self.log, parts.index, parts.stats, self._purges, self.number, self.read_only)
+        self.recovered = recovery.run()
+        if self.read_only:
+            return
+        self.reclaimer.make_room(0)
+        free = self.device.free_bytes()
+        if not self.log.segments and free < self.log.segment_bytes:
+            raise NoRoom(
+                f"flash directory {self.path} has {free} bytes free; allowed: at least one segment, "
+                f"{self.log.segment_bytes} bytes"
+            )
+
+    def append(self, encoded: Sequence[EncodedBlock]) -> list[EntryArray]:
+        """Store records and index them; their rows. Raises `FlashFull` or OSError; what was written before stays."""
+        pending, done = list(encoded), []
+        size = sum(block.record_bytes for block in pending)
+        self._pend(size)
+        try:
+            while pending:
+                with self._pen:
+                    segment = self._with_room(pending[0].record_bytes)
+                    run = writer.take(pending, segment.room_bytes)
+                    offset = self.log.reserve(segment, sum(block.record_bytes for block in run))
+                done.append(self._write(segment, offset, run))
+                pending = pending[len(run) :]
+        finally:
+            self._pend(-size)
+        return done
+
+    @contextmanager
+    def reading(self, number: int) -> Iterator[Segment]:
+        """A segment, kept while it is read; errors and successes go to the breaker. Raises `StaleAddress`, OSError."""
+        segment = self.log.acquire(number)
+        try:
+            with self._traffic:
+                yield segment
+        except OSError:
+            self.breaker.fault()
+            raise
+        finally:
+            self.log.release(segment)
+        self.breaker.success()
+
+    def records(self, number: int, entries: EntryArray) -> list[EncodedBlock]:
+        """Those of these records of a segment that still hold, ready to be written elsewhere. Raises `StaleAddress`."""
+        with self.reading(number) as segment:
+            return self.reclaimer.read(segment, entries)
+
+    def note_fault(self, read: BlockRead, place: Place, wrong: Mismatch) -> None:
+        """Keep what is needed to examine a record that failed its checks. Never raises for a fault of the device."""
+        segment = next((s for s in self.log.segments if s.number == place.segment), None)
+        begin = wrong.at // PAGE_BYTES * PAGE_BYTES
+        fault = Fault(
+            wall_s=time.time(),
+            segment=place.segment,
+            uuid=segment.uuid.hex() if segment is not None else "",
+            offset=place.offset,
+            header_bytes=place.header_bytes,
+            payload_bytes=place.payload_bytes,
+            key=read.key.hex(),
+            namespace=read.namespace.hex(),
+            reason=wrong.reason,
+            detail=wrong.detail,
+            header=page_text(wrong.head),
+            stripe=page_text(read.out[begin : begin + PAGE_BYTES]) if wrong.reason == "stripe" else "",
+        )
+        if not self.read_only:
+            self.quarantine.note(fault)
+
+    def bar(self, selector: Selector) -> None:
+        """From now on no restart finds what this selects of all that was stored before. Raises OSError."""
+        with self._pen:
+            self.log.finish()
+            last = self.log.last_sequence
+            oldest = min((segment.sequence for segment in self.log.segments), default=last + 1)
+            data = self._purges.add(selector, last, oldest)
+            self.files.put(PURGES_NAME, data)
+
+    def erase(self, entries: EntryArray) -> None:
+        """Overwrite records with zeros, and make that durable. Those whose segment is gone are gone. Raises OSError."""
+        numbers = columns.segments(entries["where"])
+        for number in np.unique(numbers).tolist():
+            rows = entries[numbers == number]
+            try:
+                with self.reading(number) as segment:
+                    self._erase(segment, rows)
+            except StaleAddress:
+                continue
+
+    def stalled(self) -> None:
+        """An I/O here has not come back within its deadline."""
+        self.breaker.fault()
+
+    def seal(self, timeout_s: float) -> bool:
+        """Make everything stored so far survive a power loss; False if a write takes longer than that."""
+        with self._pen:
+            self.log.finish()
+        return self.log.wait_until_sealed(timeout_s)
+
+    def close(self, timeout_s: float) -> None:
+        """Seal and let go of the device. With I/O that hangs beyond the timeout, nothing is let go."""
+        if not self._pen.acquire(timeout=timeout_s):
+            return
+        already, self._closed = self._closed, True
+        try:
+            if not already:
+                self.log.finish()
+        finally:
+            self._pen.release()
+        if not already and self.log.wait_until_sealed(timeout_s):
+            self.quarantine.flush()
+            self.abandon()
+
+    def abandon(self) -> None:
+        """Let go of the device as it is."""
+        self._closed = True
+        self.log.close()
+        self.device.unlock()
+
+    def probe(self) -> None:
+        """Try a device that was taken out: one page of a segment is read. Never raises for a fault."""
+        segments = self.log.segments
+        if not segments or not self.breaker.may_probe():
+            return
+        try:
+            with self.reading(segments[-1].number) as segment:
+                segment.read([pages(PAGE_BYTES)], 0)
+        except Exception as error:
+            log.info("flash device %s is still out: %s", self.path, error)
+
+    def _erase(self, segment: Segment, rows: EntryArray) -> None:
+        blank = pages(_ERASE_BYTES)
+        sizes = columns.record_bytes(rows["extent"]).tolist()
+        for offset, size in zip(columns.offsets(rows["where"]).tolist(), sizes, strict=True):
+            for done in range(0, size, _ERASE_BYTES):
+                segment.write([blank[: min(_ERASE_BYTES, size - done)]], offset + done)
+        segment.extent.sync()
+        self._parts.stats.add("device_written_bytes", sum(sizes), tier=Tier.FLASH, reason="erased")
+        self.budget.charge(sum(sizes))
+        if segment.sealed:
+            self.log.rewrite_hint(segment)
+
+    def _pend(self, num_bytes: int) -> None:
+        with self._parts.lock:
+            self.pending_bytes += num_bytes
+
+    def _count_small(self, name: str, num_bytes: int) -> None:
+        self._parts.stats.add("device_written_bytes", num_bytes, tier=Tier.FLASH, reason=name)
+        self.budget.charge(num_bytes)
+
+    def _with_room(self, record_bytes: int) -> Segment:
+        if self._closed or self.read_only or self.draining:
+            raise FlashFull(f"{self.path}: the store is {'closed' if self._closed else self.state}")
+        if record_bytes > self.log.segment_bytes - PAGE_BYTES:
+            raise FlashFull(f"record of {record_bytes} bytes in segments of {self.log.segment_bytes}")
+        while self.log.open is None or self.log.open.room_bytes < record_bytes:
+            self.log.finish()
+            self.reclaimer.make_room(self.log.cost_bytes)  # nothing to do where one segment was kept free
+            self.log.begin()
+            self.reclaimer.make_room(self.log.cost_bytes, self._rewrite)
+        return self.log.open
+
+    def _rewrite(self, records: list[EncodedBlock]) -> None:
+        """Carry records over into the open segment, as far as it has room."""
+        segment = self.log.open
+        assert segment is not None
+        room, run = segment.room_bytes, []
+        for record in records:
+            if record.record_bytes <= room:
+                run.append(record)
+                room -= record.record_bytes
+        if run:
+            offset = self.log.reserve(segment, sum(record.record_bytes for record in run))
+            self._write(segment, offset, run, carried=True)
+
+    def _write(self, segment: Segment, offset: int, run: list[EncodedBlock], *, carried: bool = False) -> EntryArray:
+        parts, size = self._parts, sum(block.record_bytes for block in run)
+        points.reach("flash.append.header")
+        start = parts.clock.now()
+        try:
+            rows = writer.write(segment, offset, run, self._traffic)
+            points.reach("flash.append.written")
+            with parts.lock:
+                parts.index.add(rows)
+        except OSError:
+            self.breaker.fault()
+            raise
+        finally:
+            self.log.written(segment)
+        self.breaker.success()
+        stats = parts.stats
+        stats.add("write_s", parts.clock.now() - start, tier=Tier.FLASH)
+        stats.add("device_written_bytes", size, tier=Tier.FLASH, reason="carried" if carried else "blocks")
+        if carried:
+            self.budget.charge(size)
+        else:
+            stats.add("blocks_stored", len(run), tier=Tier.FLASH)
+            stats.add("stored_bytes", sum(block.payload_bytes for block in run), tier=Tier.FLASH)
+        return rows
+
+    def _tell(self, before: BreakerState, after: BreakerState) -> None:
+        log.warning("flash device %s: %s, was %s", self.path, after, before)
+        self._parts.stats.add("breaker_changes", tier=Tier.FLASH, reason=str(after))
+
+
+def _budget_bytes(config: FlashConfig, device: Device) -> int:
+    """Bytes that may be written to a device a day; 0: no budget."""
+    return config.write_bytes_per_day or int(config.drive_writes_per_day * device.capacity_bytes())
