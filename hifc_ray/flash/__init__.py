@@ -1,6 +1,7 @@
 """Flash: a log-structured store of blocks on a local device. `FlashStore` is the door."""
 
 from hifc_ray.flash.address import Address, volume_of
+from hifc_ray.flash.budget import WriteBudget
 from hifc_ray.flash.device import Device, Extent
 from hifc_ray.flash.faulty_device import FaultyDevice
 from hifc_ray.flash.file_device import FileDevice
@@ -23,6 +24,7 @@ __all__ = [
     "MemoryDevice",
     "RecoveryReport",
     "Volume",
+    "WriteBudget",
     "merge",
     "volume_of",
 ]

@@ -122,6 +122,11 @@ class Index:
         found: IntArray = np.flatnonzero(self._extent)
         return found
 
+    def used(self, rows: IntArray) -> BoolArray:
+        """[rows] Which of them have a block."""
+        found: BoolArray = self._extent[rows] != 0
+        return found
+
     def rows_of(self, segment: int) -> IntArray:
         """Rows of the blocks of a segment, in the order in which they lie there."""
         found = np.flatnonzero((self._where >> np.uint64(OFFSET_BITS) == np.uint64(segment)) & (self._extent != 0))

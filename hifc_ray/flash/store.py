@@ -270,9 +270,14 @@ class FlashStore:
             if volume.draining:
                 self._drain(volume)
 
-    def drain(self, number: int) -> None:
-        """Write no more to a volume, and let `maintain` move its blocks to others, the best first."""
-        self.volumes[number].draining = True
+    def history_rows(self, chunk: int) -> Iterator[tuple[Index, IntArray]]:
+        """The index and rows of all blocks, `chunk` at a time; each time the lock is held until the next is asked for."""
+        with self._lock:
+            rows = self._index.rows()
+        for begin in range(0, len(rows), chunk):
+            with self._lock:
+                part = rows[begin : begin + chunk]
+                yield self._index, part[self._index.used(part)]
 
     def features_of_next(self, count: int) -> Features:
         """History of a sample of the blocks that would leave next; of none while some volume has room."""

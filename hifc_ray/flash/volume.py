@@ -67,6 +67,7 @@ class Volume:
         self.device = device
         self.read_only = config.read_only
         self.draining = False
+        self._retired = False
         self.breaker = Breaker(config.max_faults, config.fault_window_s, config.retry_s, parts.clock, self._tell)
         self.budget = WriteBudget(_budget_bytes(config, device), parts.clock)
         self.pending_bytes = 0  # handed to `append` and not yet written; a hint for who spreads
@@ -96,7 +97,7 @@ class Volume:
         """ok, read-only, draining or out (taken out by its breaker)."""
         if not self.breaker.allows():
             return "out"
-        return "draining" if self.draining else "read-only" if self.read_only else "ok"
+        return "draining" if self.draining else "read-only" if self.read_only or self._retired else "ok"
 
     @property
     def fill(self) -> float:
@@ -207,6 +208,14 @@ class Volume:
             except StaleAddress:
                 continue
 
+    def retire(self, *, drain: bool) -> None:
+        """Write no blocks here any more; with `drain` the store's `maintain` moves those that are here elsewhere."""
+        self._retired, self.draining = True, drain
+
+    def reinstate(self) -> None:
+        """Undo `retire`."""
+        self._retired = self.draining = False
+
     def stalled(self) -> None:
         """An I/O here has not come back within its deadline."""
         self.breaker.fault()
@@ -269,7 +278,7 @@ class Volume:
         self.budget.charge(num_bytes)
 
     def _with_room(self, record_bytes: int) -> Segment:
-        if self._closed or self.read_only or self.draining:
+        if not self.writable and (self._closed or self.state != "out"):
             raise FlashFull(f"{self.path}: the store is {'closed' if self._closed else self.state}")
         if record_bytes > self.log.segment_bytes - PAGE_BYTES:
             raise FlashFull(f"record of {record_bytes} bytes in segments of {self.log.segment_bytes}")

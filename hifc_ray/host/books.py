@@ -170,6 +170,11 @@ class HostBooks:
         tags = np.array([tag_of(namespace) for namespace in live], np.uint64)
         self.hotness.foreign[:] = ~np.isin(self.table.tag, tags)
 
+    def published(self) -> SlotArray:
+        """Slots whose block is there to be found."""
+        rows: SlotArray = np.isin(self.table.state, _PUBLISHED).nonzero()[0]
+        return rows
+
     def evictable(self) -> SlotArray:
         """Slots whose block may leave now: published, held by nobody, with no I/O outstanding."""
         free_to_go = (self.table.state == BlockState.RESIDENT) & (self.outstanding == 0)

@@ -45,6 +45,7 @@ from hifc_ray.tiering.promotion import Promoter
 from hifc_ray.tiering.purging import Purger
 from hifc_ray.tiering.serving import Serving
 from hifc_ray.tiering.shared import Shared
+from hifc_ray.tiering.upkeep import Upkeep
 from hifc_ray.types import BoolArray, ByteArray, FloatArray, Lookup
 
 log = logging.getLogger(__name__)
@@ -94,6 +95,10 @@ class TieredCache:
         answerer = Answerer(self._shared, self._promoter, self.window)
         self._granter = Granter(self._shared)
         self._purger = Purger(self._shared)
+        self._upkeep = Upkeep(self._shared, lambda: self._weights) if flash is not None else None
+        learned = self._upkeep.take_up() if self._upkeep is not None else None
+        if learned is not None:
+            self.use_weights(learned)
         self._serving = Serving(self._shared, holders, answerer, self._granter)
         self._ledger = LeaseLedger(self.num_slots)
         self._store_sequence = 0
@@ -103,6 +108,8 @@ class TieredCache:
         self._thread = threading.Thread(target=self._run, name="hifc-evictor", daemon=True)
         if background:
             self._thread.start()
+            if self._upkeep is not None:
+                self._upkeep.start()
 
     def _open(
         self, arena_path: Path | None, devices: Sequence[Device], slot_bytes: int
@@ -286,6 +293,8 @@ class TieredCache:
         if flush:
             self._demoter.flush(CLOSE_TIMEOUT_S)
         ended = self._demoter.close(CLOSE_TIMEOUT_S)
+        if self._upkeep is not None:
+            ended = self._upkeep.close(CLOSE_TIMEOUT_S) and ended
         if self._promoter is not None:
             ended = self._promoter.close(CLOSE_TIMEOUT_S) and ended
         if self._shared.flash is not None and ended:

@@ -1,0 +1,153 @@
+"""What a tier has learned, kept beside the log: access history of both tiers, ghosts of admission, budgets, weights.
+
+Blocks are named by the first 8 bytes of their key, and times are ages, so that history costs 24 bytes a block. A
+restart takes up what it finds of blocks that are still here; what it does not find is learned again.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+
+from hifc_ray.flash import checkpoint
+from hifc_ray.hotness import Hotness
+from hifc_ray.messages import Weights
+from hifc_ray.tiering.shared import Shared
+from hifc_ray.types import AnyArray, FingerprintArray, IntArray, Tier
+
+log = logging.getLogger(__name__)
+
+BUDGET_SHARE = 0.01  # the most of what may be written a day that checkpoints take
+_DAY_S = 86_400.0
+_CHUNK = 1 << 16  # rows that are copied while the lock is held
+_COLUMNS: dict[str, type] = {
+    "age": np.int32,
+    "previous_age": np.int32,
+    "frequency": np.float32,
+    "attention": np.float16,
+    "position": np.int32,
+    "turn": np.int16,
+}
+
+
+class Keeper:
+    """Saves and takes up checkpoints. For one thread."""
+
+    def __init__(self, shared: Shared) -> None:
+        assert shared.flash is not None
+        self._shared = shared
+        self._flash = shared.flash
+        self._last_bytes = 0
+        self._last_s = shared.clock.now()
+
+    @property
+    def due(self) -> bool:
+        """Is it time, by the configured interval and by what checkpoints may take of the write budget?"""
+        per_day = sum(volume.budget.bytes_per_day for volume in self._flash.volumes)
+        interval_s = self._shared.config.flash.checkpoint_interval_s
+        if per_day:
+            interval_s = max(interval_s, self._last_bytes / (BUDGET_SHARE * per_day) * _DAY_S)
+        return self._shared.clock.now() - self._last_s >= interval_s
+
+    def save(self, weights: Weights) -> bool:
+        """Put a checkpoint on the first device that takes it; False, counted, if none does."""
+        shared = self._shared
+        self._last_s = shared.clock.now()
+        arrays = {f"host_{name}": column for name, column in self._host().items()}
+        arrays |= {f"flash_{name}": column for name, column in self._on_flash().items()}
+        with shared.lock:
+            arrays |= {f"admission_{name}": column for name, column in shared.admission.state().items()}
+        notes = {
+            "admission": shared.admission.name,
+            "weights": asdict(weights),
+            "budgets": {volume.path: volume.budget.state() for volume in self._flash.volumes},
+        }
+        for volume in self._flash.volumes:
+            if volume.state != "ok":
+                continue
+            try:
+                self._last_bytes = checkpoint.save(volume.files, arrays, notes, time.time())
+            except OSError as error:
+                shared.stats.add("checkpoint_failures", tier=Tier.FLASH, reason=type(error).__name__)
+                log.info("no checkpoint on %s: %s", volume.path, error)
+            else:
+                shared.stats.add("checkpoints", tier=Tier.FLASH)
+                return True
+        return False
+
+    def take_up(self) -> Weights | None:
+        """Go on from the newest checkpoint that can be believed; the weights that were in use then."""
+        max_age_s = self._shared.config.flash.history_max_age_s
+        found = [
+            loaded
+            for volume in self._flash.volumes
+            if (loaded := checkpoint.load(volume.files, max_age_s, time.time(), self._shared.stats)) is not None
+        ]
+        if not found:
+            return None
+        newest = min(found, key=lambda loaded: loaded.age_s)
+        try:
+            return self._restore(newest.arrays, newest.notes, newest.age_s)
+        except (KeyError, TypeError, ValueError) as error:
+            self._shared.stats.add("checkpoint_refused", tier=Tier.FLASH, reason="content")
+            log.warning("a checkpoint was not taken up: %r", error)
+            return None
+
+    def _host(self) -> dict[str, AnyArray]:
+        books = self._shared.books
+        with self._shared.lock:
+            rows = books.published()
+            return _exported(books.hotness, rows, books.table.fingerprint[rows])
+
+    def _on_flash(self) -> dict[str, AnyArray]:
+        parts = [
+            _exported(index.hotness, rows, index.fingerprints(rows)) for index, rows in self._flash.history_rows(_CHUNK)
+        ]
+        return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]} if parts else {}
+
+    def _restore(self, arrays: Mapping[str, AnyArray], notes: Mapping[str, Any], age_s: float) -> Weights:
+        shared, books = self._shared, self._shared.books
+        with shared.lock:
+            rows = books.published()
+            _take(books.hotness, rows, books.table.fingerprint[rows], _named(arrays, "host_"))
+            if notes["admission"] == shared.admission.name:
+                shared.admission.restore(_named(arrays, "admission_"))
+        for index, rows in self._flash.history_rows(1 << 62):
+            _take(index.hotness, rows, index.fingerprints(rows), _named(arrays, "flash_"))
+        for volume in self._flash.volumes:
+            state = notes["budgets"].get(volume.path)
+            if state is not None:
+                volume.budget.restore(state, age_s)
+        shared.stats.add("checkpoints_restored", tier=Tier.FLASH)
+        return Weights(**notes["weights"])
+
+
+def _exported(hotness: Hotness, rows: IntArray, fingerprints: FingerprintArray) -> dict[str, AnyArray]:
+    columns = hotness.export(rows)
+    limit = np.iinfo(np.int32).max
+    for name in ("age", "previous_age"):
+        columns[name] = np.minimum(columns[name], limit)
+    columns["turn"] = np.clip(columns["turn"], 0, np.iinfo(np.int16).max)
+    return {"fingerprint": fingerprints.copy(), **{name: columns[name].astype(kind) for name, kind in _COLUMNS.items()}}
+
+
+def _take(hotness: Hotness, rows: IntArray, fingerprints: FingerprintArray, saved: Mapping[str, AnyArray]) -> None:
+    """Give these rows the history that was saved under their fingerprints."""
+    if not saved or not len(rows):
+        return
+    order = np.argsort(saved["fingerprint"])
+    known = saved["fingerprint"][order]
+    at = np.minimum(np.searchsorted(known, fingerprints), max(0, len(known) - 1))
+    hit = known[at] == fingerprints if len(known) else np.zeros(len(rows), np.bool_)
+    source = order[at[hit]]
+    wide = {"age": np.int64, "previous_age": np.int64, "position": np.int64, "turn": np.int64}
+    hotness.restore(rows[hit], {n: saved[n][source].astype(wide.get(n, np.float32)) for n in _COLUMNS})
+
+
+def _named(arrays: Mapping[str, AnyArray], prefix: str) -> dict[str, AnyArray]:
+    return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}

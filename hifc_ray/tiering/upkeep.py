@@ -1,0 +1,95 @@
+"""Upkeep of flash, on a thread of its own: checkpoints, health, devices that are out or drain. Nothing waits for it."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+
+from hifc_ray.flash import WriteBudget
+from hifc_ray.health.devices import read_device
+from hifc_ray.health.endurance import budgets_bytes_per_day
+from hifc_ray.health.report import HealthReport
+from hifc_ray.health.smart import SmartReading
+from hifc_ray.health.watch import HealthWatch
+from hifc_ray.messages import Weights
+from hifc_ray.tiering.keeping import Keeper
+from hifc_ray.tiering.shared import Shared
+
+log = logging.getLogger(__name__)
+
+PAUSE_S = 1.0
+
+
+class Upkeep:
+    """`step` looks after everything that is due; `run` does so until `stop`."""
+
+    def __init__(self, shared: Shared, weights: Callable[[], Weights]) -> None:
+        assert shared.flash is not None
+        config = shared.config.flash
+        self.keeper = Keeper(shared)
+        self.health = HealthReport()
+        self._shared = shared
+        self._flash = shared.flash
+        self._watch = HealthWatch(
+            config.directories, drive_writes_per_day=config.drive_writes_per_day, clock=shared.clock
+        )
+        self._weights = weights
+        self._next_look_s = 0.0
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="hifc-upkeep", daemon=True)
+
+    def take_up(self) -> Weights | None:
+        """Budgets by what the drives are, then all that was learned before; the weights among it are returned."""
+        config = self._shared.config.flash
+        if config.directories:
+            readings = [read_device(directory, SmartReading) for directory in config.directories]
+            placements, sizes = [r.placement for r in readings], [r.capacity_bytes for r in readings]
+            budgets = budgets_bytes_per_day(config, placements, sizes)
+            for volume, bytes_per_day in zip(self._flash.volumes, budgets, strict=True):
+                volume.budget = WriteBudget(bytes_per_day, self._shared.clock)
+        return self.keeper.take_up()
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self, timeout_s: float) -> bool:
+        """End, with a last checkpoint; False if a step takes longer than that."""
+        self._ending.set()
+        if self._thread.is_alive():
+            self._thread.join(timeout_s)
+        if self._thread.is_alive():
+            return False
+        if not self._shared.config.flash.read_only:
+            self.keeper.save(self._weights())
+        return True
+
+    def step(self) -> None:
+        """Whatever is due now. Never raises for a fault of a device."""
+        now = self._shared.clock.now()
+        if now >= self._next_look_s:
+            self._next_look_s = now + self._shared.config.flash.health_interval_s
+            self._heed(self._watch.look())
+        self._flash.maintain()
+        if self.keeper.due and not self._shared.config.flash.read_only:
+            self.keeper.save(self._weights())
+
+    def _heed(self, report: HealthReport) -> None:
+        """Tell what is new, and act on it: a drive that should not be written to is not, and gives its blocks away."""
+        self.health = report
+        for verdict in report.new:
+            log.warning("%s: %s; %s", verdict.name, verdict.what, verdict.advice)
+        for verdict in report.gone:
+            log.info("%s: no longer %s", verdict.name, verdict.what)
+        worn = {str(device.path): device for device in report.devices if device.read_only}
+        for volume in self._flash.volumes:
+            device = worn.get(volume.path)
+            volume.retire(drain=device.drain) if device is not None else volume.reinstate()
+
+    def _run(self) -> None:
+        while not self._ending.wait(PAUSE_S):
+            try:
+                self.step()
+            except Exception as error:
+                log.exception("upkeep of flash failed")
+                self._shared.stats.add("upkeep_failures", reason=type(error).__name__)
