@@ -88,8 +88,7 @@ class WriteBudget:
         return self._level_bytes / self._capacity if self.bytes_per_day else 1.0
 
     def _take(self, num_bytes: float) -> None:
-        if self.bytes_per_day:
-            self._level_bytes -= num_bytes
+        self._level_bytes -= num_bytes
         self._recent_bytes += num_bytes
 
     def _advance(self) -> None:

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from hifc_ray.clock import Clock
-from hifc_ray.errors import CorruptRecord
 from hifc_ray.flash.filters import NODE_MAGIC, KeyArray, KeyFilter, decode
 from hifc_ray.types import BoolArray
 
@@ -34,9 +33,7 @@ class Summary:
     @classmethod
     def from_bytes(cls, data: bytes | memoryview) -> Summary:
         """Raises `CorruptRecord` or `NewerFormat`."""
-        found, uuid, version = decode(data, NODE_MAGIC, "summary of a node")
-        if uuid != _NOBODY:
-            raise CorruptRecord("summary of a node: it names a segment")
+        found, _, version = decode(data, NODE_MAGIC, "summary of a node")
         return cls(found, version)
 
     def may_hold(self, keys: KeyArray) -> BoolArray:

@@ -9,7 +9,7 @@ from hifc_ray.clock import ManualClock
 from hifc_ray.errors import CorruptRecord, NewerFormat
 from hifc_ray.flash import filters
 from hifc_ray.flash.filters import KeyArray, KeyFilter, key_array, load_segment_filter, segment_filter
-from hifc_ray.flash.format import put_checksum
+from hifc_ray.flash.format import put_checksum, stamp
 from hifc_ray.flash.node_filter import NodeFilter, Summary
 from hifc_ray.types import Key
 
@@ -83,6 +83,13 @@ def test_a_length_that_cannot_be_is_refused_under_a_good_checksum(body_bytes: in
     struct.pack_into("<Q", data, 16 + 16 + 8 + 8, body_bytes)
     put_checksum(memoryview(data))
     with pytest.raises(CorruptRecord):
+        load_segment_filter(memoryview(data), UUID, 7)
+
+
+def test_a_head_without_the_rest_is_refused_under_a_good_checksum() -> None:
+    data = bytearray(stamp(filters.MAGIC) + bytes(8))
+    put_checksum(memoryview(data))
+    with pytest.raises(CorruptRecord, match="only 24 bytes"):
         load_segment_filter(memoryview(data), UUID, 7)
 
 
