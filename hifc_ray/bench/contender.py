@@ -20,7 +20,7 @@ class Contender(Protocol):
         """Operations that store a new block each."""
 
     def gets(self, count: int) -> Sequence[Op]:
-        """Operations that read a block each, of the newer half of all that are stored, in random order."""
+        """Operations that read a block each, of the newest third of what is stored, in random order."""
 
     def close(self) -> None: ...
 

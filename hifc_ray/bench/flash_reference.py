@@ -40,7 +40,7 @@ class Bare:
         return [partial(self._put, number, *self._place(number)) for number in numbers]
 
     def gets(self, count: int) -> Sequence[Op]:
-        ages = self._random.integers(1, self._num_slots // 2 + 1, count).tolist()
+        ages = self._random.integers(1, self._num_slots // 3 + 1, count).tolist()
         return [partial(self._get, *self._place(self._num_made - age)) for age in ages]
 
     def close(self) -> None:
@@ -85,7 +85,7 @@ class FilePerBlock:
         return [partial(self._put, number) for number in numbers]
 
     def gets(self, count: int) -> Sequence[Op]:
-        newer = list(itertools.islice(reversed(self._stored), self._num_blocks // 2))
+        newer = list(itertools.islice(reversed(self._stored), self._num_blocks // 3))
         return [partial(self._get, newer[row]) for row in self._random.integers(0, len(newer), count)]
 
     def close(self) -> None:

@@ -31,7 +31,7 @@ class Shipped:
         self._store = FlashStore(config, buffers.block_bytes, Stats())
         self._num_made = 0
         num_blocks = config.limit_bytes // buffers.block_bytes
-        self._newer: deque[FlashBlock] = deque(maxlen=num_blocks // 2)
+        self._newer: deque[FlashBlock] = deque(maxlen=num_blocks // 3)
         self._random = np.random.default_rng(1)
         for op in self.puts(num_blocks + 1):
             op(0)
