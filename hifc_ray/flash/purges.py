@@ -47,7 +47,7 @@ class Purge:
 
 
 class Purges:
-    """The purges of one volume, as its file says. The caller holds the volume's pen."""
+    """The purges of one volume, as its file says. One thread at a time."""
 
     def __init__(self, device: FilePlace) -> None:
         self._device = device

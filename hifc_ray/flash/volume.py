@@ -74,6 +74,7 @@ class Volume:
         self._parts = parts
         self._traffic = Traffic(parts.clock)
         self._pen = threading.Lock()
+        self._barring = threading.Lock()
         self._closed = False
         self.log = SegmentLog(
             number, device, parts.index, parts.stats, parts.lock, limit_bytes, segment_bytes, config.filter_fpr
@@ -189,13 +190,21 @@ class Volume:
             self.quarantine.note(fault)
 
     def bar(self, selector: Selector) -> None:
-        """From now on no restart finds what this selects of all that was stored before. Raises OSError."""
-        with self._pen:
-            self.log.finish()
-            last = self.log.last_sequence
-            oldest = min((segment.sequence for segment in self.log.segments), default=last + 1)
-            data = self._purges.add(selector, last, oldest)
-            self.files.put(PURGES_NAME, data)
+        """From now on no restart finds what this selects of all that was stored before. Raises OSError.
+
+        Behind a write that hangs the open segment cannot be finished; what comes later into it is then forgotten too.
+        """
+        free = self._pen.acquire(timeout=self._parts.config.write_deadline_s)
+        try:
+            if free:
+                self.log.finish()
+            with self._barring:
+                last = self.log.last_sequence
+                oldest = min((segment.sequence for segment in self.log.segments), default=last + 1)
+                self.files.put(PURGES_NAME, self._purges.add(selector, last, oldest))
+        finally:
+            if free:
+                self._pen.release()
 
     def erase(self, entries: EntryArray) -> None:
         """Overwrite records with zeros, and make that durable. Those whose segment is gone are gone. Raises OSError."""
