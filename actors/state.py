@@ -62,12 +62,20 @@ def _tier(summary: dict[str, Any]) -> dict[str, Any]:
     return {
         "incarnation": summary["incarnation"],
         "host": summary["host"],
-        "flash": summary["flash"],
+        "flash": _flash(summary["flash"]),
         "lookup_keys": int(counters.get("lookup_keys", 0)),
         "served_blocks": int(counters.get("served_blocks", 0)),
         "checksum_faults": int(sum(count for name, count in counters.items() if name.split("{")[0] == "corrupt")),
         "weights_version": summary["weights_version"],
     }
+
+
+def _flash(flash: dict[str, Any] | None) -> dict[str, Any] | None:
+    """Without the filter's bytes, which are for machines."""
+    if flash is None:
+        return None
+    known = {name: value for name, value in flash["filter"].items() if name != "data"}
+    return {**flash, "filter": known}
 
 
 def _engine(engine: Any) -> dict[str, Any]:

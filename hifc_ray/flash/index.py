@@ -14,6 +14,7 @@ from hifc_ray.flash import entries as columns
 from hifc_ray.flash.address import OFFSET_BITS, Address, join
 from hifc_ray.flash.entries import ENTRY, EntryArray, keys_as_words
 from hifc_ray.flash.key_table import NO_ROW, KeyTable
+from hifc_ray.flash.node_filter import NodeFilter
 from hifc_ray.hotness import Hotness
 from hifc_ray.policy import Features
 from hifc_ray.types import AnyArray, BoolArray, Fate, IntArray, Key, Namespace, Owner
@@ -43,6 +44,7 @@ class Index:
         self._live: dict[int, tuple[int, int]] = {}  # by segment: blocks and bytes
         self._tenants: Counter[int] = Counter()  # bytes
         self._fates: dict[Key, Fate] = {}  # oldest first
+        self.filter: NodeFilter | None = None  # told what comes and how much goes, once it is set
 
     def __len__(self) -> int:
         return len(self._extent) - self._num_free
@@ -84,6 +86,8 @@ class Index:
             self._table.keys[rows[fresh]] = entries["key"][fresh]
             self._table.insert(rows[fresh])
             self.hotness.born(rows[fresh], entries["position"][fresh].astype(np.int64), 0)
+            if self.filter is not None:
+                self.filter.add(entries["key"][fresh])
         self._where[rows] = entries["where"]
         self._extent[rows] = entries["extent"]
         self._namespace[rows] = self._codes(entries["namespace"])
@@ -106,6 +110,8 @@ class Index:
         self._where[rows] = 0
         self._free[self._num_free : self._num_free + len(rows)] = rows
         self._num_free += len(rows)
+        if self.filter is not None:
+            self.filter.remove(len(rows))
 
     def entries(self, rows: IntArray) -> EntryArray:
         """What is known of these rows, in their order."""

@@ -27,6 +27,7 @@ from hifc_ray.flash.device import Device
 from hifc_ray.flash.entries import addresses, join_rows, key_of, record_bytes, segments, volumes
 from hifc_ray.flash.file_device import FileDevice
 from hifc_ray.flash.index import Index
+from hifc_ray.flash.node_filter import NodeFilter
 from hifc_ray.flash.purges import Selector
 from hifc_ray.flash.reading import BlockRead, StripeReader
 from hifc_ray.flash.reclaimer import Worth
@@ -37,7 +38,7 @@ from hifc_ray.flash.verify import Mismatch
 from hifc_ray.flash.volume import Parts, Volume
 from hifc_ray.policy import Features
 from hifc_ray.stats import Stats
-from hifc_ray.types import Fate, IntArray, Key, Namespace, Owner, Tier
+from hifc_ray.types import AnyArray, Fate, IntArray, Key, Namespace, Owner, Tier
 
 log = logging.getLogger(__name__)
 
@@ -74,6 +75,7 @@ class FlashStore:
         self._index = Index()
         self._clock = clock or MonotonicClock()
         self._live: frozenset[Namespace] = frozenset()
+        self.filter = NodeFilter(config.filter_fpr, self._clock)
         self._worth = worth or by_last_access
         parts = Parts(config, self._index, stats, self._clock, self._worth, self._lock)
         self.volumes = [
@@ -264,11 +266,16 @@ class FlashStore:
         return len(entries), num_bytes
 
     def maintain(self) -> None:
-        """Try devices that were taken out, and move blocks off those that drain. Never raises for a fault of flash."""
+        """Try devices that were taken out, move blocks off those that drain, and keep the node's filter good.
+
+        Never raises for a fault of flash.
+        """
         for volume in self.volumes:
             volume.probe()
             if volume.draining:
                 self._drain(volume)
+        if self.filter.needs_rebuild or not self.filter.version:
+            self.filter.rebuild(self._keys)
 
     def history_rows(self, chunk: int) -> Iterator[tuple[Index, IntArray]]:
         """The index and rows of all blocks, `chunk` at a time; each time the lock is held until the next is asked for."""
@@ -311,6 +318,7 @@ class FlashStore:
             for volume in self.volumes:
                 volume.recover()
             self._set_live(frozenset())
+            self._index.filter = self.filter
         except BaseException:
             for volume in locked:
                 volume.abandon()
@@ -367,6 +375,10 @@ class FlashStore:
                 self._stats.add("drained_blocks", len(records), tier=Tier.FLASH)
             except (FlashFull, StaleAddress, OSError) as error:
                 log.info("blocks of segment %d of %s stay where they are: %s", number, volume.path, error)
+
+    def _keys(self) -> AnyArray:
+        with self._lock:
+            return self._index.key_words(self._index.rows())
 
     def _note_live(self, namespaces: Set[Namespace]) -> None:
         if not self._live.issuperset(namespaces):

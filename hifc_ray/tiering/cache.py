@@ -243,17 +243,14 @@ class TieredCache:
         )
 
     def summary(self) -> dict[str, object]:
-        """What lies where, for status, tables and tests."""
-        flash = self._shared.flash
+        """What lies where, for status, tables, other nodes and tests; `Upkeep.summary` says what is told of flash."""
         with self._shared.lock:
             slots = self._books.counts()
         return {
             "node": self.node,
             "incarnation": self._arena.incarnation,
             "host": {"slots": slots, "num_slots": self.num_slots, "slot_bytes": self.slot_bytes},
-            "flash": None
-            if flash is None
-            else {"blocks": flash.num_blocks, "used_bytes": flash.used_bytes, "limit_bytes": flash.limit_bytes},
+            "flash": None if self._upkeep is None else self._upkeep.summary(),
             "weights_version": self._weights.version,
             "counters": self.stats.snapshot(),
         }

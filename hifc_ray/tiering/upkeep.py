@@ -6,6 +6,8 @@ import logging
 import threading
 from collections.abc import Callable
 
+import numpy as np
+
 from hifc_ray.flash import WriteBudget
 from hifc_ray.health.devices import read_device
 from hifc_ray.health.endurance import budgets_bytes_per_day
@@ -15,10 +17,12 @@ from hifc_ray.health.watch import HealthWatch
 from hifc_ray.messages import Weights
 from hifc_ray.tiering.keeping import Keeper
 from hifc_ray.tiering.shared import Shared
+from hifc_ray.types import Tier
 
 log = logging.getLogger(__name__)
 
 PAUSE_S = 1.0
+PROBES = 2_000  # random keys asked of the filter for its false-positive rate
 
 
 class Upkeep:
@@ -36,6 +40,7 @@ class Upkeep:
         )
         self._weights = weights
         self._next_look_s = 0.0
+        self._dice = np.random.default_rng()
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._run, name="hifc-upkeep", daemon=True)
 
@@ -73,6 +78,48 @@ class Upkeep:
         self._flash.maintain()
         if self.keeper.due and not self._shared.config.flash.read_only:
             self.keeper.save(self._weights())
+
+    def summary(self) -> dict[str, object]:
+        """What is on flash, how it wears, how its devices are, and the filter by which other nodes know what is here.
+
+        `filter.data` is for `flash.Summary.from_bytes`, at most 2 bytes a block; rates are None where nothing was
+        written yet.
+        """
+        flash, get = self._flash, self._shared.stats.get
+        written, stored = get("device_written_bytes"), get("stored_bytes")
+        lives = {str(device.path): device.projected_life_days for device in self.health.devices}
+        filter_ = flash.filter
+        if not filter_.version:
+            flash.maintain()
+        return {
+            "blocks": flash.num_blocks,
+            "used_bytes": flash.used_bytes,
+            "limit_bytes": flash.limit_bytes,
+            "device_written_bytes": written,
+            "write_amplification": written / stored if stored else None,
+            "read_back_per_written": get("loaded_bytes", tier=Tier.FLASH) / written if written else None,
+            "devices": [
+                {
+                    "path": volume.path,
+                    "state": volume.state,
+                    "direct": volume.direct,
+                    "used_bytes": volume.log.used_bytes,
+                    "limit_bytes": volume.log.limit_bytes,
+                    "budget_bytes_per_day": volume.budget.bytes_per_day,
+                    "budget_level": volume.budget.level,
+                    "written_bytes_per_day": volume.budget.written_per_day,
+                    "projected_life_days": lives.get(volume.path),
+                }
+                for volume in flash.volumes
+            ],
+            "filter": {
+                "data": filter_.to_bytes(),
+                "version": filter_.version,
+                "age_s": filter_.age_s,
+                "false_positive_rate": filter_.measured_fpr(PROBES, self._dice),
+            },
+            "health": self.health.metrics(),
+        }
 
     def _heed(self, report: HealthReport) -> None:
         """Tell what is new, and act on it: a drive that should not be written to is not, and gives its blocks away."""
