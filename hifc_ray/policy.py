@@ -49,6 +49,13 @@ class Features:
         )
 
 
+class Valuing(Protocol):
+    """Says what blocks are worth, as every eviction policy does."""
+
+    def values(self, features: Features) -> npt.NDArray[np.float64]:
+        """[n], what each block is worth keeping: the higher, the longer it stays."""
+
+
 @runtime_checkable
 class EvictionPolicy(Protocol):
     """Chooses which resident blocks leave a tier."""

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from hifc_ray.policy import EvictionPolicy, Features
+from hifc_ray.policy import Features, Valuing
 from hifc_ray.types import BoolArray, IntArray
 
 Ranks = npt.NDArray[np.float64]
@@ -66,13 +66,13 @@ def choose_carried(
     return carried
 
 
-def ranks(eviction: EvictionPolicy, features: Features) -> Ranks:
-    """[n] in [0, 1): the share of these blocks that are worth less to keep. Give it all live blocks of the log.
+def ranks(policy: Valuing, features: Features) -> Ranks:
+    """[n] in [0, 1): the share of these blocks that are worth less to keep. Give it the live blocks, or a fair sample.
 
-    A block counts as older the deeper it lies: without those before it it serves nobody.
+    A block counts as older the deeper it lies, since without those before it it serves nobody.
     """
     aged = replace(features, last_access=features.last_access - DEPTH_ACCESSES * features.position)
-    order = np.lexsort((-features.position, eviction.values(aged)))
+    order = np.lexsort((-features.position, policy.values(aged)))
     result = np.empty(len(order))
     result[order] = np.arange(len(order)) / max(1, len(order))
     return result
