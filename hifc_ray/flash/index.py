@@ -164,6 +164,11 @@ class Index:
         """[rows] number of the segment of each."""
         return columns.segments(self._where[rows])
 
+    def places(self, rows: IntArray) -> AnyArray:
+        """[rows] uint64 that rises with segment and offset."""
+        where: AnyArray = self._where[rows]
+        return where
+
     def record_bytes(self, rows: IntArray) -> IntArray:
         """[rows] bytes of header and payload."""
         return columns.record_bytes(self._extent[rows])
@@ -171,13 +176,6 @@ class Index:
     def live(self, segment: int) -> tuple[int, int]:
         """Blocks of a segment that are indexed there, and the bytes of their records."""
         return self._live.get(segment, (0, 0))
-
-    def foreign_bytes(self) -> dict[int, int]:
-        """By segment, bytes of blocks whose namespace no live engine uses."""
-        rows = np.flatnonzero(self.hotness.foreign & (self._extent != 0))
-        numbers, group = np.unique(self.segments(rows), return_inverse=True)
-        totals = np.bincount(group, weights=self.record_bytes(rows), minlength=len(numbers))
-        return dict(zip(numbers.tolist(), totals.astype(np.int64).tolist(), strict=True))
 
     def features(self, rows: IntArray) -> Features:
         """A copy of the history of these rows, safe to score outside the lock."""

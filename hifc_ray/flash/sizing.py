@@ -51,5 +51,7 @@ def choose_segment_bytes(config: FlashConfig, block_bytes: int, num_volumes: int
             f"flash.segment_bytes is {config.segment_bytes}; allowed: 0 (chosen for you), or from {least} "
             f"({MIN_RECORDS} blocks of {block_bytes} bytes) to {most} (a fifth of the limit of a device)"
         )
-    usual = max(least, USUAL_SEGMENT_BYTES, round_up(limit // MAX_SEGMENTS, PAGE_BYTES))
+    record = round_up(block_bytes, PAGE_BYTES) + 2 * PAGE_BYTES
+    usual = max(least, USUAL_SEGMENT_BYTES, limit // MAX_SEGMENTS)
+    usual = PAGE_BYTES + round_up(usual - PAGE_BYTES, record)  # no room at its end that no block fits in
     return asked or min(usual, most)

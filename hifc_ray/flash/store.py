@@ -24,19 +24,18 @@ from hifc_ray.errors import ConfigError, CorruptRecord, FlashFull, StaleAddress
 from hifc_ray.flash import reading
 from hifc_ray.flash.address import MAX_VOLUMES, Address, segment_of, unpack, volume_of
 from hifc_ray.flash.device import Device
-from hifc_ray.flash.entries import addresses, join_rows, key_of, record_bytes, segments, volumes
+from hifc_ray.flash.entries import EntryArray, addresses, join_rows, key_of, record_bytes, segments, volumes
 from hifc_ray.flash.file_device import FileDevice
 from hifc_ray.flash.index import Index
 from hifc_ray.flash.node_filter import NodeFilter
 from hifc_ray.flash.purges import Selector
 from hifc_ray.flash.reading import BlockRead, StripeReader
-from hifc_ray.flash.reclaimer import Worth
 from hifc_ray.flash.record import EncodedBlock, FlashBlock, encode
 from hifc_ray.flash.recovery import RecoveryReport, refuse_foreign
 from hifc_ray.flash.sizing import choose_segment_bytes, shares
 from hifc_ray.flash.verify import Mismatch
 from hifc_ray.flash.volume import Parts, Volume
-from hifc_ray.policy import Features
+from hifc_ray.policy import Features, Valuing
 from hifc_ray.stats import Stats
 from hifc_ray.types import AnyArray, Fate, IntArray, Key, Namespace, Owner, Tier
 
@@ -48,8 +47,8 @@ DRAIN_BLOCKS = 32  # that one call of `maintain` moves off a device
 class FlashStore:
     """Safe from any thread. `_lock` guards index, segments and live namespaces, and is never held during I/O.
 
-    Each volume has a pen, taken before `_lock`. `worth` says which blocks reclaim carries over: those that are worth
-    more than most; by default the more, the later a block was asked for.
+    Each volume has a pen, taken before `_lock`. `policy` says what blocks are worth, and so which segment reclaim takes
+    and what it carries over; by default the more, the later a block was asked for.
     """
 
     def __init__(
@@ -60,7 +59,7 @@ class FlashStore:
         *,
         devices: Sequence[Device] = (),
         clock: Clock | None = None,
-        worth: Worth | None = None,
+        policy: Valuing | None = None,
     ) -> None:
         """Open, lock and recover. Raises `ConfigError`, or a `StorageError` with nothing touched."""
         devices = devices or _file_devices(config)
@@ -72,12 +71,13 @@ class FlashStore:
         self._stats = stats
         self._codec = codecs.by_name("raw")
         self._lock = threading.Lock()
+        self._moving = threading.Lock()  # held while blocks move between devices: a purge must not pass them by
         self._index = Index()
         self._clock = clock or MonotonicClock()
         self._live: frozenset[Namespace] = frozenset()
         self.filter = NodeFilter(config.filter_fpr, self._clock)
-        self._worth = worth or by_last_access
-        parts = Parts(config, self._index, stats, self._clock, self._worth, self._lock)
+        self._policy = policy or LastAccess()
+        parts = Parts(config, self._index, stats, self._clock, self._policy, self._lock)
         self.volumes = [
             Volume(number, device, parts, limit, segment_bytes)
             for number, (device, limit) in enumerate(zip(devices, limits, strict=True))
@@ -211,7 +211,7 @@ class FlashStore:
         return result
 
     def read_run(self, reads: Sequence[BlockRead]) -> list[int | Exception]:
-        """Read blocks that lie side by side (see `reading.merge`) in one go; for each, what `read` returns or raises."""
+        """Read blocks that lie side by side (see `reading.merge`) in one go; each one's bytes, or its error."""
         volume = self.volumes[volume_of(reads[0].address)]
         start = self._clock.now()
         try:
@@ -253,17 +253,36 @@ class FlashStore:
         up (of a block that failed verification) goes with its segment. Raises `FlashFull` or OSError if a device
         cannot be written to: then they may come back at a restart, so ask again.
         """
-        with self._lock:
-            rows = self._index.select(tenant=tenant, session=session, namespace=namespace)
-            entries = self._index.entries(rows)
-            self._index.remove(rows)
-        for volume in self.volumes:
-            volume.bar(Selector(tenant, session, namespace))
+        selector = Selector(tenant, session, namespace)
+        with self._while_nothing_moves():
+            entries = self._take_out(selector)
+            for volume in self.volumes:
+                volume.bar(selector)
+            # What reclaim was just carrying over is at its new place by now.
+            entries = join_rows([entries, self._take_out(selector)])
         for volume in self.volumes:
             volume.erase(entries[volumes(entries["where"]) == volume.number])
         num_bytes = int(record_bytes(entries["extent"]).sum())
         self._stats.add("purged_blocks", len(entries), tier=Tier.FLASH)
         return len(entries), num_bytes
+
+    @contextmanager
+    def _while_nothing_moves(self) -> Iterator[None]:
+        """Raises `FlashFull` if blocks that move from one device to another are not there within the deadline."""
+        if not self._moving.acquire(timeout=self._config.write_deadline_s):
+            raise FlashFull("a device that others take blocks from does not answer; nothing was purged")
+        try:
+            yield
+        finally:
+            self._moving.release()
+
+    def _take_out(self, selector: Selector) -> EntryArray:
+        """Forget these blocks; what was known of them."""
+        with self._lock:
+            rows = self._index.select(tenant=selector.tenant, session=selector.session, namespace=selector.namespace)
+            entries = self._index.entries(rows)
+            self._index.remove(rows)
+        return entries
 
     def maintain(self) -> None:
         """Try devices that were taken out, move blocks off those that drain, and keep the node's filter good.
@@ -273,12 +292,17 @@ class FlashStore:
         for volume in self.volumes:
             volume.probe()
             if volume.draining:
-                self._drain(volume)
+                with self._moving:
+                    self._drain(volume)
+        self.refresh_filter()
+
+    def refresh_filter(self) -> None:
+        """Build the node's filter anew if a tenth of its keys are dead, or if it never was built."""
         if self.filter.needs_rebuild or not self.filter.version:
             self.filter.rebuild(self._keys)
 
     def history_rows(self, chunk: int) -> Iterator[tuple[Index, IntArray]]:
-        """The index and rows of all blocks, `chunk` at a time; each time the lock is held until the next is asked for."""
+        """The index and rows of all blocks, `chunk` at a time, under the lock until the next is asked for."""
         with self._lock:
             rows = self._index.rows()
         for begin in range(0, len(rows), chunk):
@@ -362,7 +386,7 @@ class FlashStore:
         """Move some blocks to other volumes; the copy counts once it is there."""
         with self._lock:
             rows = self._index.on_volume(volume.number)
-            values = self._worth(self._index.features(rows))
+            values = self._policy.values(self._index.features(rows))
             rows = rows[np.argsort(-values)][:DRAIN_BLOCKS]
             entries = self._index.entries(rows)
         for number in np.unique(segments(entries["where"])).tolist():
@@ -390,9 +414,11 @@ class FlashStore:
         self._index.mark_foreign(live)
 
 
-def by_last_access(features: Features) -> npt.NDArray[np.float64]:
+class LastAccess:
     """What a block is worth where no policy says: the more, the later it was asked for."""
-    return features.last_access.astype(np.float64)
+
+    def values(self, features: Features) -> npt.NDArray[np.float64]:
+        return features.last_access.astype(np.float64)
 
 
 def _file_devices(config: FlashConfig) -> list[FileDevice]:

@@ -28,7 +28,7 @@ from hifc_ray.flash.log import SegmentLog
 from hifc_ray.flash.purges import Purges, Selector
 from hifc_ray.flash.quarantine import Fault, Quarantine, page_text
 from hifc_ray.flash.reading import BlockRead
-from hifc_ray.flash.reclaimer import Reclaimer, Worth
+from hifc_ray.flash.reclaimer import Reclaimer
 from hifc_ray.flash.record import EncodedBlock
 from hifc_ray.flash.recovery import Recovery, RecoveryReport
 from hifc_ray.flash.segment import Segment
@@ -36,6 +36,7 @@ from hifc_ray.flash.small_files import SmallFiles
 from hifc_ray.flash.traffic import Traffic
 from hifc_ray.flash.verify import Mismatch
 from hifc_ray.layout import PAGE_BYTES
+from hifc_ray.policy import Valuing
 from hifc_ray.stats import Stats
 from hifc_ray.types import Tier
 
@@ -52,7 +53,7 @@ class Parts:
     index: Index
     stats: Stats
     clock: Clock
-    worth: Worth
+    policy: Valuing
     lock: threading.Lock
 
 
@@ -82,7 +83,9 @@ class Volume:
         self.files = SmallFiles(device, self.log, config.read_only, self._count_small)
         self.quarantine = Quarantine(self.files, parts.clock)
         self._purges = Purges(self.files)
-        self.reclaimer = Reclaimer(self.log, parts.index, parts.stats, parts.lock, config.carry_share, parts.worth)
+        self.reclaimer = Reclaimer(
+            number, self.log, parts.index, parts.stats, parts.lock, config.carry_share, parts.policy
+        )
 
     @property
     def path(self) -> str:
@@ -320,6 +323,7 @@ class Volume:
             points.reach("flash.append.written")
             with parts.lock:
                 parts.index.add(rows)
+                (self.reclaimer.credit.carried if carried else self.reclaimer.credit.admitted)(size)
         except OSError:
             self.breaker.fault()
             raise

@@ -116,8 +116,8 @@ class TieredCache:
     ) -> tuple[arena.Arena, FlashStore | None]:
         config, flash = self.config, None
         if config.flash.directories or devices:
-            worth = self._eviction.values
-            flash = FlashStore(config.flash, slot_bytes, self.stats, devices=devices, clock=self._clock, worth=worth)
+            policy = self._eviction
+            flash = FlashStore(config.flash, slot_bytes, self.stats, devices=devices, clock=self._clock, policy=policy)
         try:
             path = arena_path or _own_path(config.flash.directories)
             return arena.create(path, config.host.arena_bytes, slot_bytes), flash

@@ -89,8 +89,7 @@ class Upkeep:
         written, stored = get("device_written_bytes"), get("stored_bytes")
         lives = {str(device.path): device.projected_life_days for device in self.health.devices}
         filter_ = flash.filter
-        if not filter_.version:
-            flash.maintain()
+        flash.refresh_filter()
         return {
             "blocks": flash.num_blocks,
             "used_bytes": flash.used_bytes,
