@@ -69,20 +69,18 @@ class Reclaimer:
                 self._carry(victim, rewrite)
                 points.reach("flash.reclaim.carried")
             dropped = self._log.drop(victim)
-            self._stats.add("dropped_segments", tier=Tier.FLASH)
-            self._stats.add("dropped_blocks", dropped, tier=Tier.FLASH)
+            if dropped is not None:
+                self._stats.add("dropped_segments", tier=Tier.FLASH)
+                self._stats.add("dropped_blocks", dropped, tier=Tier.FLASH)
         return True
 
     def next_to_leave(self, count: int) -> Features:
         """History of a sample of the blocks of the segment that would go next; of none while there is room."""
+        next_bytes = 2 * self._log.cost_bytes  # the next segment, and the one that is kept free
+        full = self._log.used_bytes + next_bytes > self._log.limit_bytes
+        victim = self._victim() if full else None
         with self._lock:
-            rows: IntArray = np.zeros(0, np.int64)
-        if self._log.used_bytes + self._log.cost_bytes > self._log.limit_bytes:
-            victim = self._victim()
-            if victim is not None:
-                with self._lock:
-                    rows = self._index.rows_of(victim.number)
-        with self._lock:
+            rows = self._index.rows_of(victim.number) if victim is not None else np.zeros(0, np.int64)
             return self._index.features(self._some(rows, count))
 
     def _victim(self) -> Segment | None:
