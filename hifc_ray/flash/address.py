@@ -38,6 +38,11 @@ def segment_number(volume: int, sequence: int) -> int:
     return volume << _SEQUENCE_BITS | sequence
 
 
+def sequence_of(segment: int) -> int:
+    """The sequence number on its volume of a segment."""
+    return segment & MAX_SEQUENCE
+
+
 def volume_of_segment(segment: S) -> S:
     """Which volume a segment, or each of an array of them, is on."""
     return segment >> _SEQUENCE_BITS

@@ -139,10 +139,10 @@ class Index:
         ordered: IntArray = found[np.argsort(self._where[found])]
         return ordered
 
-    def select(
-        self, *, tenant: int | None = None, session: int | None = None, namespace: Namespace | None = None
-    ) -> IntArray:
-        """Rows of an owner or of a namespace."""
+    def select(self, tenant: int | None, session: int | None, namespace: Namespace | None) -> IntArray:
+        """Rows of the blocks that have everything that is given; given nothing, none."""
+        if (tenant, session, namespace) == (None, None, None):
+            return np.zeros(0, np.int64)
         wanted = self._extent != 0
         if tenant is not None:
             wanted &= self._tenant == np.uint64(tenant)

@@ -8,8 +8,8 @@ import threading
 from hifc_ray import points
 from hifc_ray.errors import FlashFull, StaleAddress
 from hifc_ray.flash import filters, hint
-from hifc_ray.flash.address import MAX_SEQUENCE
-from hifc_ray.flash.device import METADATA_BYTES, Device, Extent, pages
+from hifc_ray.flash.address import MAX_SEQUENCE, segment_number, sequence_of
+from hifc_ray.flash.device import METADATA_BYTES, Device, pages
 from hifc_ray.flash.format import hint_name, segment_name
 from hifc_ray.flash.index import Index
 from hifc_ray.flash.segment import Segment, begin
@@ -59,17 +59,36 @@ class SegmentLog:
             names = (segment_name(segment.sequence), hint_name(segment.sequence))
             self._segments[segment.number] = segment
             self._charges[segment.number] = sum(sizes.get(name, 0) for name in names) + METADATA_BYTES
-            self._next_sequence = segment.sequence + 1
+            self.number_after(segment.sequence)
 
-    def set_aside(self, num_bytes: int) -> None:
-        """Bytes of the limit for small files that are none of the log's, so that it never takes them."""
-        self._small_bytes = num_bytes
+    def number_after(self, sequence: int) -> None:
+        """New segments have higher numbers than this one."""
+        self._next_sequence = max(self._next_sequence, sequence + 1)
+
+    def set_aside(self, num_bytes: int, *, found: bool = False) -> bool:
+        """Bytes of the limit for small files that are none of the log's, so that it never takes them.
+
+        False, and nothing changes, if the limit has no room for them, unless they were `found` there.
+        """
+        with self._lock:
+            more = num_bytes - self._small_bytes
+            if not found and more > 0 and self._used_bytes() + more > self.limit_bytes:
+                return False
+            self._small_bytes = num_bytes
+            return True
 
     @property
     def used_bytes(self) -> int:
         """Bytes that everything in the directory occupies, at most."""
         with self._lock:
-            return BASE_BYTES + self._small_bytes + sum(self._charges.values())
+            return self._used_bytes()
+
+    @property
+    def oldest_sequence(self) -> int:
+        """Of the segments that are still on the device."""
+        with self._lock:
+            sequences = [sequence_of(number) for number in self._charges]
+        return min(sequences, default=self._next_sequence)
 
     @property
     def last_sequence(self) -> int:
@@ -105,21 +124,16 @@ class SegmentLog:
 
     def begin(self) -> Segment:
         """A new open segment. Raises `FlashFull` if the limit or the device has no room for one, or OSError."""
-        if self.used_bytes + self.cost_bytes > self.limit_bytes:
-            raise FlashFull(f"{self.cost_bytes} bytes do not fit: {self.used_bytes} of {self.limit_bytes} in use")
-        sequence = self._next_sequence
-        if sequence > MAX_SEQUENCE:
-            raise FlashFull(f"{self._device.path}: {sequence} segments were written; allowed: {MAX_SEQUENCE}")
-        extent = self._create(sequence)
+        sequence = self._claim()
         try:
-            segment = begin(sequence, extent, self._number)
-        except OSError:
-            extent.close()
-            self._device.delete(segment_name(sequence))
+            segment = self._create(sequence)
+        except BaseException:
+            self._device.delete(segment_name(sequence))  # if it cannot, it stays counted
+            with self._lock:
+                del self._charges[segment_number(self._number, sequence)]
             raise
         with self._lock:
             self._segments[segment.number] = segment
-            self._charges[segment.number] = self.cost_bytes
         self._stats.add("device_written_bytes", segment.end, tier=Tier.FLASH, reason="segments")
         self.open = segment
         return segment
@@ -151,36 +165,48 @@ class SegmentLog:
         if idle:
             self._seal(segment)
 
-    def wait_until_sealed(self, timeout_s: float) -> bool:
-        """True once every segment but the open one is sealed."""
-        with self._changed:
-            return self._changed.wait_for(
-                lambda: all(s.sealed for s in self._segments.values() if s is not self.open), timeout_s
-            )
+    def wait_until_sealed(self, timeout_s: float, last_sequence: int = MAX_SEQUENCE) -> bool:
+        """True once every segment up to this one, but for the open one, is sealed."""
 
-    def drop(self, segment: Segment) -> int:
-        """Take a segment and its blocks out, then delete it; returns how many blocks there were."""
+        def sealed() -> bool:
+            segments = (s for s in self._segments.values() if s.sequence <= last_sequence)
+            return all(segment.sealed for segment in segments if segment is not self.open)
+
+        with self._changed:
+            return self._changed.wait_for(sealed, timeout_s)
+
+    def drop(self, segment: Segment) -> int | None:
+        """Delete an idle segment, and forget its blocks; how many there were. None if it is being read: then it stays.
+
+        Its bytes would stay on the device until the read ends, and the limit would not hold. OSError: it stays as well,
+        so that a device which deletes nothing costs no block.
+        """
         points.reach("flash.drop.before")
         with self._lock:
-            self._segments.pop(segment.number, None)
+            if segment.readers or self._segments.pop(segment.number, None) is None:
+                return None
+        try:
+            self._device.delete(hint_name(segment.sequence))
+            points.reach("flash.drop.hint")
+            self._device.delete(segment_name(segment.sequence))
+        except OSError:
+            with self._lock:
+                self._segments = dict(sorted({**self._segments, segment.number: segment}.items()))
+            raise
+        segment.extent.close()
+        with self._lock:
             rows = self._index.rows_of(segment.number)
             self._index.remove(rows, Fate.DROPPED)
-            segment.gone = True
-            idle = not segment.readers
+            del self._charges[segment.number]
         points.reach("flash.drop.index")
-        self._device.delete(hint_name(segment.sequence))
-        self._device.delete(segment_name(segment.sequence))
-        if idle:
-            segment.extent.close()
-        with self._lock:
-            self._charges.pop(segment.number, None)
         return len(rows)
 
     def rewrite_hint(self, segment: Segment) -> None:
-        """Make a sealed segment's hint say what the index says now. Raises OSError."""
+        """Make a sealed segment's hint say what the index says now. Raises OSError; then a restart scans it."""
         with self._lock:
             entries = self._index.entries(self._index.rows_of(segment.number))
         data = hint.encode(segment, entries)
+        self._device.delete(hint_name(segment.sequence))  # the limit has no room for two
         self._device.put(hint_name(segment.sequence), data)
         self._stats.add("device_written_bytes", len(data), tier=Tier.FLASH, reason="hints")
 
@@ -200,15 +226,34 @@ class SegmentLog:
         segment.full = True
         self._seal(segment)
 
-    def _create(self, sequence: int) -> Extent:
+    def _used_bytes(self) -> int:
+        return BASE_BYTES + self._small_bytes + sum(self._charges.values())
+
+    def _claim(self) -> int:
+        """Sequence number of a new segment, for which the limit has room that is now taken."""
+        sequence = self._next_sequence
+        if sequence > MAX_SEQUENCE:
+            raise FlashFull(f"{self._device.path}: {sequence} segments were written; allowed: {MAX_SEQUENCE}")
+        with self._lock:
+            used = self._used_bytes()
+            if used + self.cost_bytes > self.limit_bytes:
+                raise FlashFull(f"{self.cost_bytes} bytes do not fit: {used} of {self.limit_bytes} in use")
+            self._charges[segment_number(self._number, sequence)] = self.cost_bytes
+        self._next_sequence += 1
+        return sequence
+
+    def _create(self, sequence: int) -> Segment:
         try:
-            return self._device.create(segment_name(sequence), self.segment_bytes)
+            extent = self._device.create(segment_name(sequence), self.segment_bytes)
         except OSError as error:
             if error.errno in _NO_ROOM:
                 raise FlashFull(f"{self._device.path}: no room for a segment of {self.segment_bytes} bytes") from error
             raise
-        finally:
-            self._next_sequence += 1
+        try:
+            return begin(sequence, extent, self._number)
+        except OSError:
+            extent.close()
+            raise
 
     def _seal(self, segment: Segment) -> None:
         """Filter and data made durable, then the hint. Without a hint it serves on, and a restart scans it.
@@ -249,7 +294,11 @@ class SegmentLog:
             self._changed.notify_all()
 
     def _discard(self, segment: Segment) -> None:
+        """Delete a segment that holds nothing that counts; one that is being read, or cannot be deleted, goes later."""
         with self._changed:
             segment.sealed = True
             self._changed.notify_all()
-        self.drop(segment)
+        try:
+            self.drop(segment)
+        except OSError:
+            self._stats.add("write_refused", tier=Tier.FLASH, reason="delete")

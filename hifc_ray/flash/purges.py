@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 
+from hifc_ray.flash.address import MAX_SEQUENCE
 from hifc_ray.flash.device import FilePlace
 from hifc_ray.flash.entries import EntryArray
-from hifc_ray.flash.format import PURGES_NAME
+from hifc_ray.flash.format import PURGES_NAME, checksum
 from hifc_ray.types import BoolArray, Namespace
 
 
@@ -40,10 +42,14 @@ class Selector:
 
 @dataclass(frozen=True)
 class Purge:
-    """A selector, and the last segment of the volume that it speaks of."""
+    """A selector (None: everything), and the last segment of the volume that it speaks of."""
 
-    selector: Selector
+    selector: Selector | None
     last_sequence: int
+
+    def of(self, entries: EntryArray) -> BoolArray:
+        """[n], True for those that are meant."""
+        return np.ones(len(entries), np.bool_) if self.selector is None else self.selector.of(entries)
 
 
 class Purges:
@@ -53,38 +59,71 @@ class Purges:
         self._device = device
         self._purges: list[Purge] = []
 
-    def load(self) -> None:
-        """Raises OSError or ValueError if there is a file that cannot be read: then nothing here may be served."""
+    def load(self) -> bool:
+        """False if the file is damaged: then everything counts as purged, until `add_all` says up to where."""
         try:
-            data = self._device.get(PURGES_NAME)
+            self._purges = _decode(self._device.get(PURGES_NAME))
         except FileNotFoundError:
-            return
-        self._purges = [_parse(item) for item in json.loads(data)]
+            pass
+        except (OSError, ValueError, TypeError, KeyError):
+            self._purges = [Purge(None, MAX_SEQUENCE)]
+            return False
+        return True
+
+    @property
+    def last_sequence(self) -> int:
+        """The newest segment that a purge speaks of; those of later blocks must have higher numbers."""
+        return max((purge.last_sequence for purge in self._purges), default=0)
 
     def add(self, selector: Selector, last_sequence: int, oldest_sequence: int) -> bytes:
         """Keep a purge, and forget those whose segments are all gone; what the file must say then."""
         kept = [p for p in self._purges if p.last_sequence >= oldest_sequence and p.selector != selector]
         self._purges = [*kept, Purge(selector, last_sequence)]
-        return json.dumps([_plain(purge) for purge in self._purges]).encode()
+        return _encode(self._purges)
+
+    def add_all(self, last_sequence: int) -> bytes:
+        """Everything up to here is purged; what the file must say then."""
+        self._purges = [Purge(None, last_sequence)]
+        return _encode(self._purges)
 
     def kept(self, entries: EntryArray, sequence: int) -> EntryArray:
         """Those blocks of a segment that no purge speaks of."""
         gone: BoolArray = np.zeros(len(entries), np.bool_)
         for purge in self._purges:
             if sequence <= purge.last_sequence:
-                gone |= purge.selector.of(entries)
+                gone |= purge.of(entries)
         return entries[~gone]
 
 
+def _encode(purges: list[Purge]) -> bytes:
+    """JSON, with the XXH3-64 of its text."""
+    text = json.dumps([_plain(purge) for purge in purges])
+    return json.dumps({"purges": text, "checksum": checksum(text.encode())}).encode()
+
+
+def _decode(data: bytes) -> list[Purge]:
+    """Raises ValueError, TypeError or KeyError if it is damaged."""
+    found = json.loads(data)
+    if checksum(found["purges"].encode()) != found["checksum"]:
+        raise ValueError("checksum does not match")
+    return [_parse(item) for item in json.loads(found["purges"])]
+
+
 def _plain(purge: Purge) -> dict[str, object]:
-    values = asdict(purge.selector)
-    namespace = purge.selector.namespace
-    return {**values, "namespace": None if namespace is None else namespace.hex(), "last": purge.last_sequence}
+    selector = purge.selector
+    if selector is None:
+        return {"last": purge.last_sequence}
+    namespace = selector.namespace
+    return {
+        "last": purge.last_sequence,
+        "of": {**asdict(selector), "namespace": None if namespace is None else namespace.hex()},
+    }
 
 
-def _parse(item: dict[str, object]) -> Purge:
-    tenant, session, namespace, last = item["tenant"], item["session"], item["namespace"], item["last"]
-    if not isinstance(last, int) or not isinstance(tenant, int | None) or not isinstance(session, int | None):
-        raise ValueError(f"a purge of {tenant!r}, {session!r} up to segment {last!r}")
-    name = None if namespace is None else Namespace(bytes.fromhex(str(namespace)))
-    return Purge(Selector(tenant, session, name), last)
+def _parse(item: dict[str, Any]) -> Purge:
+    of = item.get("of")
+    if of is None:
+        return Purge(None, item["last"])
+    namespace = of["namespace"]
+    name = None if namespace is None else Namespace(bytes.fromhex(namespace))
+    return Purge(Selector(of["tenant"], of["session"], name), item["last"])

@@ -16,6 +16,7 @@ from hifc_ray.flash.verify import Mismatch, check_header, check_record, check_st
 from hifc_ray.types import Key, Namespace
 
 _MERGED_BYTES = 8 << 20  # longer reads gain no bandwidth, and their first block would wait for their last
+_MERGED_BLOCKS = 512  # a preadv takes 1024 buffers (IOV_MAX of Linux), and each block is two
 _scratch = threading.local()
 
 
@@ -40,7 +41,7 @@ def merge(addresses: Sequence[Address]) -> list[list[int]]:
         last = places[groups[-1][-1]] if groups else None
         adjacent = last is not None and (place.segment, place.offset) == (last.segment, last.end)
         size = size + place.end - place.offset if adjacent else place.end - place.offset
-        if adjacent and size <= _MERGED_BYTES:
+        if adjacent and size <= _MERGED_BYTES and len(groups[-1]) < _MERGED_BLOCKS:
             groups[-1].append(row)
         else:
             groups.append([row])

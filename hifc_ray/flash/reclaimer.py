@@ -78,13 +78,15 @@ class Reclaimer:
                 self._carry(victim, rows, rank, rewrite)
                 points.reach("flash.reclaim.carried")
             dropped = self._log.drop(victim)
-            self._stats.add("dropped_segments", tier=Tier.FLASH)
-            self._stats.add("dropped_blocks", dropped, tier=Tier.FLASH)
+            if dropped is not None:
+                self._stats.add("dropped_segments", tier=Tier.FLASH)
+                self._stats.add("dropped_blocks", dropped, tier=Tier.FLASH)
         return True
 
     def next_to_leave(self, count: int) -> Features:
         """History of a sample of the blocks of the segment that would go next; of none while there is room."""
-        full = self._log.used_bytes + 2 * self._log.cost_bytes > self._log.limit_bytes
+        next_bytes = 2 * self._log.cost_bytes  # the next segment, and the one that is kept free
+        full = self._log.used_bytes + next_bytes > self._log.limit_bytes
         known, so_far = self._next, self._log.last_sequence
         if known is not None and known[0] == so_far:
             return known[1]

@@ -99,6 +99,8 @@ class Recovery:
                 self._device.delete(hint_name(segment.sequence))
                 self._log.seal_recovered(segment)
             segment.full = segment.sealed = True
+            if not self._read_only and self._index.live(segment.number) == (0, 0):
+                self._log.drop(segment)
 
     def _open_segments(self) -> None:
         sequences = sorted(sequence for sequence in map(segment_of, self._names) if sequence is not None)

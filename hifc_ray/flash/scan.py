@@ -70,7 +70,7 @@ class _Heads:
         self._begin = self._end = 0
 
     def next(self, offset: int) -> int | None:
-        """The first such page at or behind `offset`. A window that cannot be read has none."""
+        """The first such page at or behind `offset`. One that cannot be read is none."""
         while offset < self._segment.size_bytes:
             if not self._begin <= offset < self._end:
                 self._load(offset)
@@ -89,7 +89,14 @@ class _Heads:
         try:
             self._segment.read([window], offset)
         except OSError:
-            window[:] = bytes(len(window))
+            for at in range(0, len(window), PAGE_BYTES):
+                self._load_page(window[at : at + PAGE_BYTES], offset + at)
+
+    def _load_page(self, page: memoryview, offset: int) -> None:
+        try:
+            self._segment.read([page], offset)
+        except OSError:
+            page[:] = bytes(len(page))
 
 
 def _header(segment: Segment, offset: int) -> RecordHeader:

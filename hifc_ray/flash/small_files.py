@@ -30,7 +30,7 @@ class SmallFiles:
     def adopt(self, sizes: dict[str, int]) -> None:
         """Count what lies on the device now."""
         self._sizes = {name: round_up(sizes[name], PAGE_BYTES) for name in SMALL_NAMES if name in sizes}
-        self._log.set_aside(sum(self._sizes.values()))
+        self._log.set_aside(sum(self._sizes.values()), found=True)
 
     def put(self, name: str, data: bytes) -> None:
         """See `Device.put`. Raises OSError: EDQUOT if the limit has no room for it, EROFS of a read-only store."""
@@ -39,10 +39,9 @@ class SmallFiles:
         size = round_up(len(data), PAGE_BYTES)
         with self._lock:
             after = {**self._sizes, name: size}
-            before = sum(self._sizes.values())
-            if self._log.used_bytes - before + sum(after.values()) + size > self._log.limit_bytes:
+            both = sum(self._sizes.values()) + size  # old and new are there together for a moment
+            if not self._log.set_aside(both):
                 raise OSError(errno.EDQUOT, f"no room for {len(data)} bytes of {name}", self.path)
-            self._log.set_aside(sum(after.values()) + size)  # old and new are there together for a moment
             try:
                 self._device.put(name, data)
                 self._sizes = after

@@ -24,10 +24,12 @@ from hifc_ray.errors import ConfigError, CorruptRecord, FlashFull, StaleAddress
 from hifc_ray.flash import reading
 from hifc_ray.flash.address import MAX_VOLUMES, Address, segment_of, unpack, volume_of
 from hifc_ray.flash.device import Device
-from hifc_ray.flash.entries import EntryArray, addresses, join_rows, key_of, record_bytes, segments, volumes
+from hifc_ray.flash.drainer import Drainer
+from hifc_ray.flash.entries import addresses, join_rows, key_of
 from hifc_ray.flash.file_device import FileDevice
 from hifc_ray.flash.index import Index
 from hifc_ray.flash.node_filter import NodeFilter
+from hifc_ray.flash.purger import Purger
 from hifc_ray.flash.purges import Selector
 from hifc_ray.flash.reading import BlockRead, StripeReader
 from hifc_ray.flash.record import EncodedBlock, FlashBlock, encode
@@ -40,8 +42,6 @@ from hifc_ray.stats import Stats
 from hifc_ray.types import AnyArray, Fate, IntArray, Key, Namespace, Owner, Tier
 
 log = logging.getLogger(__name__)
-
-DRAIN_BLOCKS = 32  # that one call of `maintain` moves off a device
 
 
 class FlashStore:
@@ -71,7 +71,6 @@ class FlashStore:
         self._stats = stats
         self._codec = codecs.by_name("raw")
         self._lock = threading.Lock()
-        self._moving = threading.Lock()  # held while blocks move between devices: a purge must not pass them by
         self._index = Index()
         self._clock = clock or MonotonicClock()
         self._live: frozenset[Namespace] = frozenset()
@@ -82,6 +81,9 @@ class FlashStore:
             Volume(number, device, parts, limit, segment_bytes)
             for number, (device, limit) in enumerate(zip(devices, limits, strict=True))
         ]
+        moving = threading.Lock()
+        self._purger = Purger(self.volumes, self._index, self._lock, moving, config.write_deadline_s)
+        self._drainer = Drainer(self.volumes, self._index, stats, self._lock, moving, self._policy, self.draw)
         self._open()
 
     @property
@@ -217,8 +219,12 @@ class FlashStore:
         try:
             with volume.reading(segment_of(reads[0].address)) as segment:
                 wrong = reading.read_run(segment, reads)
-        except (OSError, CorruptRecord, StaleAddress) as error:
+        except StaleAddress as error:
             return [error for _ in reads]
+        except OSError as error:
+            if len(reads) == 1:
+                return [error]
+            return [result for read in reads for result in self.read_run([read])]  # a bad page costs its own block
         self._note_live({read.namespace for read in reads})
         results: list[int | Exception] = [
             unpack(read.address).payload_bytes if mismatch is None else self._corrupt(read, mismatch)
@@ -253,36 +259,9 @@ class FlashStore:
         up (of a block that failed verification) goes with its segment. Raises `FlashFull` or OSError if a device
         cannot be written to: then they may come back at a restart, so ask again.
         """
-        selector = Selector(tenant, session, namespace)
-        with self._while_nothing_moves():
-            entries = self._take_out(selector)
-            for volume in self.volumes:
-                volume.bar(selector)
-            # What reclaim was just carrying over is at its new place by now.
-            entries = join_rows([entries, self._take_out(selector)])
-        for volume in self.volumes:
-            volume.erase(entries[volumes(entries["where"]) == volume.number])
-        num_bytes = int(record_bytes(entries["extent"]).sum())
-        self._stats.add("purged_blocks", len(entries), tier=Tier.FLASH)
-        return len(entries), num_bytes
-
-    @contextmanager
-    def _while_nothing_moves(self) -> Iterator[None]:
-        """Raises `FlashFull` if blocks that move from one device to another are not there within the deadline."""
-        if not self._moving.acquire(timeout=self._config.write_deadline_s):
-            raise FlashFull("a device that others take blocks from does not answer; nothing was purged")
-        try:
-            yield
-        finally:
-            self._moving.release()
-
-    def _take_out(self, selector: Selector) -> EntryArray:
-        """Forget these blocks; what was known of them."""
-        with self._lock:
-            rows = self._index.select(tenant=selector.tenant, session=selector.session, namespace=selector.namespace)
-            entries = self._index.entries(rows)
-            self._index.remove(rows)
-        return entries
+        num_blocks, num_bytes = self._purger.purge(Selector(tenant, session, namespace))
+        self._stats.add("purged_blocks", num_blocks, tier=Tier.FLASH)
+        return num_blocks, num_bytes
 
     def maintain(self) -> None:
         """Try devices that were taken out, move blocks off those that drain, and keep the node's filter good.
@@ -292,8 +271,7 @@ class FlashStore:
         for volume in self.volumes:
             volume.probe()
             if volume.draining:
-                with self._moving:
-                    self._drain(volume)
+                self._drainer.drain(volume)
         self.refresh_filter()
 
     def refresh_filter(self) -> None:
@@ -381,24 +359,6 @@ class FlashStore:
             if row >= 0:
                 self._index.remove(np.array([row]), Fate.CORRUPT)
         self._stats.add("corrupt", tier=Tier.FLASH, reason=reason)
-
-    def _drain(self, volume: Volume) -> None:
-        """Move some blocks to other volumes; the copy counts once it is there."""
-        with self._lock:
-            rows = self._index.on_volume(volume.number)
-            values = self._policy.values(self._index.features(rows))
-            rows = rows[np.argsort(-values)][:DRAIN_BLOCKS]
-            entries = self._index.entries(rows)
-        for number in np.unique(segments(entries["where"])).tolist():
-            try:
-                records = volume.records(number, entries[segments(entries["where"]) == number])
-                target = self.draw(sum(record.record_bytes for record in records))
-                if target is None:
-                    return
-                self.volumes[target].append(records)
-                self._stats.add("drained_blocks", len(records), tier=Tier.FLASH)
-            except (FlashFull, StaleAddress, OSError) as error:
-                log.info("blocks of segment %d of %s stay where they are: %s", number, volume.path, error)
 
     def _keys(self) -> AnyArray:
         with self._lock:

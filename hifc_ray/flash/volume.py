@@ -8,16 +8,17 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
 from hifc_ray import points
 from hifc_ray.clock import Clock
 from hifc_ray.config import FlashConfig
-from hifc_ray.errors import FlashFull, NoRoom, StaleAddress, StorageError
+from hifc_ray.errors import FlashFault, FlashFull, NoRoom, StaleAddress
 from hifc_ray.flash import entries as columns
 from hifc_ray.flash import writer
-from hifc_ray.flash.address import Place
+from hifc_ray.flash.address import Place, segment_number
 from hifc_ray.flash.breaker import Breaker, BreakerState
 from hifc_ray.flash.budget import WriteBudget
 from hifc_ray.flash.device import Device, pages
@@ -75,8 +76,7 @@ class Volume:
         self._parts = parts
         self._traffic = Traffic(parts.clock)
         self._pen = threading.Lock()
-        self._barring = threading.Lock()
-        self._closed = False
+        self._closed = self._let_go = False
         self.log = SegmentLog(
             number, device, parts.index, parts.stats, parts.lock, limit_bytes, segment_bytes, config.filter_fpr
         )
@@ -116,18 +116,19 @@ class Volume:
         """Find again what lies here. Raises `NewerFormat` with nothing touched, `NoRoom`."""
         parts = self._parts
         self.files.adopt(self.device.sizes())
-        try:
-            self._purges.load()
-        except (OSError, ValueError) as error:
-            raise StorageError(
-                f"{self.path}/{PURGES_NAME} cannot be read ({error}), so what was purged is not known; "
-                "allowed: a directory that is whole; delete it to begin anew"
-            ) from error
+        readable = self._purges.load()
+        if readable:
+            self.log.number_after(self._purges.last_sequence)
+        else:
+            log.error("%s: %s is damaged, so all that was stored before counts as purged", self.path, PURGES_NAME)
+            parts.stats.add("corrupt", tier=Tier.FLASH, reason="purges")
         recovery = Recovery(self.device, self.log, parts.index, parts.stats, self._purges, self.number, self.read_only)
         self.recovered = recovery.run()
         if self.read_only:
             return
         self.reclaimer.make_room(0)
+        if not readable:
+            self.files.put(PURGES_NAME, self._purges.add_all(self.log.last_sequence))
         free = self.device.free_bytes()
         if not self.log.segments and free < self.log.segment_bytes:
             raise NoRoom(
@@ -148,6 +149,9 @@ class Volume:
                     offset = self.log.reserve(segment, sum(block.record_bytes for block in run))
                 done.append(self._write(segment, offset, run))
                 pending = pending[len(run) :]
+        except OSError:
+            self.breaker.fault()
+            raise
         finally:
             self._pend(-size)
         return done
@@ -192,22 +196,25 @@ class Volume:
         if not self.read_only:
             self.quarantine.note(fault)
 
-    def bar(self, selector: Selector) -> None:
-        """From now on no restart finds what this selects of all that was stored before. Raises OSError.
+    def bar(self, selector: Selector, timeout_s: float) -> int:
+        """From now on no restart finds what this selects of all that was stored before; the last segment of it.
 
-        Behind a write that hangs the open segment cannot be finished; what comes later into it is then forgotten too.
+        What was being written to those segments is there when this returns. Raises OSError; `TimeoutError` behind a
+        write that hangs: the open segment cannot be finished then, and what comes later into it is forgotten as well.
         """
-        free = self._pen.acquire(timeout=self._parts.config.write_deadline_s)
+        free = self._pen.acquire(timeout=timeout_s)
         try:
             if free:
                 self.log.finish()
-            with self._barring:
-                last = self.log.last_sequence
-                oldest = min((segment.sequence for segment in self.log.segments), default=last + 1)
-                self.files.put(PURGES_NAME, self._purges.add(selector, last, oldest))
+            last = self.log.last_sequence
+            self.files.put(PURGES_NAME, self._purges.add(selector, last, self.log.oldest_sequence))
         finally:
             if free:
                 self._pen.release()
+        points.reach("flash.purge.barred")
+        if not free or not self.log.wait_until_sealed(timeout_s, last):
+            raise TimeoutError(f"{self.path}: a write has not returned for {timeout_s} s, so what it stores may stay")
+        return segment_number(self.number, last)
 
     def erase(self, entries: EntryArray) -> None:
         """Overwrite records with zeros, and make that durable. Those whose segment is gone are gone. Raises OSError."""
@@ -219,6 +226,7 @@ class Volume:
                     self._erase(segment, rows)
             except StaleAddress:
                 continue
+        points.reach("flash.purge.erased")
 
     def retire(self, *, drain: bool) -> None:
         """Write no blocks here any more; with `drain` the store's `maintain` moves those that are here elsewhere."""
@@ -236,37 +244,39 @@ class Volume:
         """Make everything stored so far survive a power loss; False if a write takes longer than that."""
         with self._pen:
             self.log.finish()
-        return self.log.wait_until_sealed(timeout_s)
+            last = self.log.last_sequence
+        return self.log.wait_until_sealed(timeout_s, last)
 
     def close(self, timeout_s: float) -> None:
-        """Seal and let go of the device. With I/O that hangs beyond the timeout, nothing is let go."""
+        """Seal and let go of the device. With I/O that hangs beyond the timeout, nothing is let go: close it again."""
         if not self._pen.acquire(timeout=timeout_s):
             return
-        already, self._closed = self._closed, True
+        self._closed = True
         try:
-            if not already:
-                self.log.finish()
+            self.log.finish()
         finally:
             self._pen.release()
-        if not already and self.log.wait_until_sealed(timeout_s):
+        if self.log.wait_until_sealed(timeout_s) and not self._let_go:
             self.quarantine.flush()
             self.abandon()
 
     def abandon(self) -> None:
-        """Let go of the device as it is."""
-        self._closed = True
+        """Let go of the device as it is, once."""
+        if self._let_go:
+            return
+        self._closed = self._let_go = True
         self.log.close()
         self.device.unlock()
 
     def probe(self) -> None:
         """Try a device that was taken out: one page of a segment is read. Never raises for a fault."""
-        segments = self.log.segments
-        if not segments or not self.breaker.may_probe():
+        if not self.breaker.may_probe():
             return
         try:
+            segments = self.log.segments or [self._first_segment()]
             with self.reading(segments[-1].number) as segment:
                 segment.read([pages(PAGE_BYTES)], 0)
-        except Exception as error:
+        except (OSError, FlashFault) as error:
             log.info("flash device %s is still out: %s", self.path, error)
 
     def _erase(self, segment: Segment, rows: EntryArray) -> None:
@@ -298,14 +308,23 @@ class Volume:
             self.log.finish()
             self.reclaimer.make_room(self.log.cost_bytes)  # nothing to do where one segment was kept free
             self.log.begin()
-            self.reclaimer.make_room(self.log.cost_bytes, self._rewrite)
+            self.reclaimer.make_room(self.log.cost_bytes, partial(self._rewrite, record_bytes))
         return self.log.open
 
-    def _rewrite(self, records: list[EncodedBlock]) -> None:
-        """Carry records over into the open segment, as far as it has room."""
+    def _first_segment(self) -> Segment:
+        """One to try a device with that has none."""
+        with self._pen:
+            try:
+                return self._with_room(PAGE_BYTES)
+            except OSError:
+                self.breaker.fault()
+                raise
+
+    def _rewrite(self, spared_bytes: int, records: list[EncodedBlock]) -> None:
+        """Carry records over into the open segment, as far as it has room beyond what is spared."""
         segment = self.log.open
         assert segment is not None
-        room, run = segment.room_bytes, []
+        room, run = segment.room_bytes - spared_bytes, []
         for record in records:
             if record.record_bytes <= room:
                 run.append(record)
@@ -324,9 +343,6 @@ class Volume:
             with parts.lock:
                 parts.index.add(rows)
                 (self.reclaimer.credit.carried if carried else self.reclaimer.credit.admitted)(size)
-        except OSError:
-            self.breaker.fault()
-            raise
         finally:
             self.log.written(segment)
         self.breaker.success()

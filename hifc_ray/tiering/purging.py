@@ -51,8 +51,11 @@ class Purger:
         end = time.monotonic() + shared.config.flash.write_deadline_s
         while not (settled := self._settled(started)) and time.monotonic() < end:
             time.sleep(_STEP_S)
+        num_blocks = num_bytes = 0
         try:
             num_blocks, num_bytes = self._purge_flash(what)
+        except TimeoutError:  # behind a write that hangs: barred until that has returned
+            settled = False
         except BaseException:
             settled = False
             raise
