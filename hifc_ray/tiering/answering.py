@@ -21,6 +21,7 @@ from hifc_ray.types import (
     GenerationArray,
     IntArray,
     Lookup,
+    Owner,
     SlotArray,
     Tier,
 )
@@ -67,12 +68,7 @@ class Answerer:
             fitting = self._fitting(wanted, on_flash, addresses)
             if fitting < len(wanted):
                 shared.press()
-            wanted = wanted[:fitting]
-            promotions: list[Promotion] = []
-            reading = wanted[on_flash[wanted]]
-            if len(reading):
-                promotions = self._reserve(query, reading, addresses, slots)
-                shared.press()
+            wanted, promotions = self._promote(query, wanted[:fitting], on_flash, addresses, slots)
             leased = slots[wanted]
             books.lease(leased, holder)
             reply = self._reply(query, wanted, leased, stop)
@@ -127,16 +123,52 @@ class Answerer:
         room = min(self._shared.books.num_free, self._promoter.fitting(places))
         return len(wanted) if len(reads) <= room else int(reads[room])
 
+    def _promote(
+        self,
+        query: ChainQuery,
+        wanted: IntArray,
+        on_flash: BoolArray,
+        addresses: Sequence[Address | None],
+        slots: SlotArray,
+    ) -> tuple[IntArray, list[Promotion]]:
+        """Slots for those of the wanted blocks that are on flash; what is still wanted, and what is to be read."""
+        reading = wanted[on_flash[wanted]]
+        if not len(reading):
+            return wanted, []
+        owners = self._owners(query, reading, addresses)
+        if len(owners) < len(reading):
+            wanted, reading = wanted[wanted < reading[len(owners)]], reading[: len(owners)]
+        promotions = self._reserve(query, reading, addresses, owners, slots)
+        self._shared.press()
+        return wanted, promotions
+
+    def _owners(self, query: ChainQuery, rows: IntArray, addresses: Sequence[Address | None]) -> list[Owner]:
+        """Whose these blocks on flash are; up to the first that has left its address, and whose is nobody's to say.
+
+        Such a one may still be read: under no owner, it would escape a purge.
+        """
+        flash, keys = self._shared.flash, [query.keys[row] for row in rows]
+        assert flash is not None
+        owners = flash.owners(keys)
+        for number, (row, address) in enumerate(zip(rows.tolist(), flash.locate(keys), strict=True)):
+            if address != addresses[row]:
+                return owners[:number]
+        return owners
+
     def _reserve(
-        self, query: ChainQuery, rows: IntArray, addresses: Sequence[Address | None], slots: SlotArray
+        self,
+        query: ChainQuery,
+        rows: IntArray,
+        addresses: Sequence[Address | None],
+        owners: Sequence[Owner],
+        slots: SlotArray,
     ) -> list[Promotion]:
         """Slots for blocks that come from flash; the caller pins them before anyone can evict them."""
         keys = [query.keys[row] for row in rows]
         positions = rows.astype(np.int64)
-        flash, books = self._shared.flash, self._shared.books
-        assert flash is not None
-        owners = flash.owners(keys)
-        new = books.reserve(keys, query.namespace, query.layout, positions, TIER_WRITER, query.turn, owners)
+        new = self._shared.books.reserve(
+            keys, query.namespace, query.layout, positions, TIER_WRITER, query.turn, owners
+        )
         slots[rows] = new
         promotions = []
         for key, row, slot in zip(keys, rows.tolist(), new.tolist(), strict=True):
