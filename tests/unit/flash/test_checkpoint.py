@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from hifc_ray.flash import FaultyDevice, FileDevice, MemoryDevice, checkpoint
-from hifc_ray.flash.format import CHECKPOINT_NAME, FORMAT_VERSION, TEMP_SUFFIX, is_ours, is_temp, put_checksum
+from hifc_ray.flash.format import CHECKPOINT_NAME, FORMAT_VERSION, TEMP_SUFFIX, is_ours, is_temp, put_checksum, stamp
 from hifc_ray.stats import Stats
 from hifc_ray.types import AnyArray, Tier
 
@@ -93,6 +93,14 @@ def test_lengths_that_do_not_add_up_are_damage_under_a_good_checksum(
     checkpoint.save(device, ARRAYS, NOTES, NOW_S)
     data = bytearray(device.get(CHECKPOINT_NAME))
     struct.pack_into("<Q", data, at, 1 << 40)
+    put_checksum(memoryview(data))
+    device.put(CHECKPOINT_NAME, bytes(data))
+    assert checkpoint.load(device, DAY_S, NOW_S, stats) is None
+    assert stats.get("checkpoint_refused", reason="corrupt") == 1
+
+
+def test_a_head_without_the_rest_is_damage_under_a_good_checksum(device: FaultyDevice, stats: Stats) -> None:
+    data = bytearray(stamp(checkpoint.MAGIC) + bytes(8))
     put_checksum(memoryview(data))
     device.put(CHECKPOINT_NAME, bytes(data))
     assert checkpoint.load(device, DAY_S, NOW_S, stats) is None
