@@ -1,0 +1,105 @@
+"""What is purged from flash cannot come back: not by a restart, not from a device that drains."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from hifc_ray import points
+from hifc_ray.flash import FlashStore, MemoryDevice
+from hifc_ray.stats import Stats
+from hifc_ray.types import Owner, Tier
+from tests.fakes.blocks import THEIRS
+from tests.fakes.flash import BLOCK_BYTES, abandon, block, config, open_store, payload, stored_numbers
+from tests.fakes.tier import Held
+
+ALICE, BOB = Owner(1, 10), Owner(2, 20)
+pytestmark = pytest.mark.timeout(30)
+
+
+def store(flash: FlashStore, numbers: Iterable[int], owner: Owner, volume: int | None = None) -> None:
+    flash.append([replace(block(number), owner=owner) for number in numbers], volume)
+
+
+def lies_on(device: MemoryDevice, number: int) -> bool:
+    """Are the bytes of a block anywhere on the device?"""
+    head = payload(number)[:64]
+    for name, size in device.sizes().items():
+        try:
+            extent = device.open(name)
+        except OSError:
+            continue
+        data = np.zeros(size, np.uint8)
+        extent.preadv([memoryview(data)], 0)
+        if head in data.tobytes():
+            return True
+    return False
+
+
+@pytest.mark.parametrize(
+    ("what", "left"),
+    [
+        ({"tenant": 1}, [3, 4, 5]),
+        ({"session": 20}, [0, 1, 2, 5]),
+        ({"tenant": 0}, [0, 1, 2, 3, 4]),
+        ({"namespace": THEIRS}, [0, 1, 2, 3, 4, 5]),
+    ],
+)
+@pytest.mark.parametrize("killed", [True, False])
+def test_purged_blocks_are_gone_now_and_after_a_restart(what: dict[str, int], left: list[int], killed: bool) -> None:
+    device, stats = MemoryDevice(), Stats()
+    flash = open_store(device, stats)
+    store(flash, range(3), ALICE)
+    store(flash, (3, 4), BOB)
+    flash.append([block(5)])
+    gone = [number for number in range(6) if number not in left]
+    num_blocks, num_bytes = flash.purge(**what)  # type: ignore[arg-type]
+    assert (num_blocks, num_bytes >= len(gone) * BLOCK_BYTES) == (len(gone), True)
+    assert stats.get("purged_blocks", tier=Tier.FLASH) == len(gone)
+    assert stored_numbers(flash, range(6)) == left
+    assert [lies_on(device, number) for number in gone] == [False] * len(gone)
+    abandon(flash) if killed else flash.close()
+    again = open_store(device)
+    assert stored_numbers(again, range(6)) == left
+    store(again, gone, ALICE)  # later, it is a new store
+    assert stored_numbers(again, range(6)) == list(range(6))
+    again.close()
+    third = open_store(device)
+    assert stored_numbers(third, range(6)) == list(range(6))
+    third.close()
+
+
+def purge_while_held_at(point: str, flash: FlashStore, mover: threading.Thread) -> tuple[int, int]:
+    """Purge ALICE while `mover` stands at a point with blocks of hers in its hands."""
+    held = Held()
+    reports: list[tuple[int, int]] = []
+    with points.at(point, held):
+        mover.start()
+        held.wait_entered()
+        purging = threading.Thread(target=lambda: reports.append(flash.purge(tenant=ALICE.tenant)))
+        purging.start()
+        purging.join(0.05)
+        held.let_go()
+        mover.join()
+        purging.join()
+    return reports[0]
+
+
+def test_what_a_device_that_drains_was_giving_away_does_not_come_back() -> None:
+    devices = [MemoryDevice(), MemoryDevice()]
+    half = config()
+    both = replace(half, limit_bytes=2 * half.limit_bytes)
+    flash = FlashStore(both, BLOCK_BYTES, Stats(), devices=devices)
+    store(flash, range(4), ALICE, 0)
+    store(flash, range(4, 8), BOB, 0)
+    flash.volumes[0].retire(drain=True)
+    purge_while_held_at("flash.append.written", flash, threading.Thread(target=flash.maintain))
+    assert stored_numbers(flash, range(8)) == [4, 5, 6, 7]
+    abandon(flash)
+    again = FlashStore(both, BLOCK_BYTES, Stats(), devices=devices)
+    assert stored_numbers(again, range(8)) == [4, 5, 6, 7]
+    again.close()
