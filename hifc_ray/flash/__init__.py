@@ -7,7 +7,7 @@ from hifc_ray.flash.faulty_device import FaultyDevice
 from hifc_ray.flash.file_device import FileDevice
 from hifc_ray.flash.memory_device import MemoryDevice
 from hifc_ray.flash.reading import BlockRead, merge
-from hifc_ray.flash.record import FlashBlock
+from hifc_ray.flash.record import FlashBlock, record_bytes
 from hifc_ray.flash.recovery import RecoveryReport
 from hifc_ray.flash.store import FlashStore
 from hifc_ray.flash.volume import Volume
@@ -26,5 +26,6 @@ __all__ = [
     "Volume",
     "WriteBudget",
     "merge",
+    "record_bytes",
     "volume_of",
 ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import threading
+from collections.abc import Callable
 
 from hifc_ray import points
 from hifc_ray.errors import FlashFull, StaleAddress
@@ -36,6 +37,7 @@ class SegmentLog:
         limit_bytes: int,
         segment_bytes: int,
         filter_fpr: float,
+        on_written: Callable[[str, int], None],
     ) -> None:
         self.limit_bytes = limit_bytes
         self.segment_bytes = segment_bytes
@@ -47,6 +49,7 @@ class SegmentLog:
         self._stats = stats
         self._lock = lock
         self._filter_fpr = filter_fpr
+        self._on_written = on_written  # what, and how many bytes: of all that is written beside records
         self._changed = threading.Condition(lock)
         self._segments: dict[int, Segment] = {}  # by number, which rises
         self._charges: dict[int, int] = {}  # by number: bytes of the limit that each occupies, at most
@@ -134,7 +137,7 @@ class SegmentLog:
             raise
         with self._lock:
             self._segments[segment.number] = segment
-        self._stats.add("device_written_bytes", segment.end, tier=Tier.FLASH, reason="segments")
+        self._on_written("segments", segment.end)
         self.open = segment
         return segment
 
@@ -208,7 +211,7 @@ class SegmentLog:
         data = hint.encode(segment, entries)
         self._device.delete(hint_name(segment.sequence))  # the limit has no room for two
         self._device.put(hint_name(segment.sequence), data)
-        self._stats.add("device_written_bytes", len(data), tier=Tier.FLASH, reason="hints")
+        self._on_written("hints", len(data))
 
     def close(self) -> None:
         """Let go of every segment; those that are being read close with their last reader."""
@@ -272,6 +275,7 @@ class SegmentLog:
             footer = pages(len(data))
             footer[:] = data
             segment.write([footer], segment.end)
+            self._on_written("filters", len(footer))
             points.reach("flash.seal.footer")
             segment.trim(segment.end + len(footer))
             segment.extent.sync()
@@ -282,8 +286,7 @@ class SegmentLog:
             self._stats.add("write_refused", tier=Tier.FLASH, reason="hint")
             self._sealed(segment)
             return
-        self._stats.add("device_written_bytes", len(data), tier=Tier.FLASH, reason="hints")
-        self._stats.add("device_written_bytes", len(footer), tier=Tier.FLASH, reason="filters")
+        self._on_written("hints", len(data))
         self._sealed(segment, segment.size_bytes + len(data) + 2 * METADATA_BYTES)
 
     def _sealed(self, segment: Segment, charge_bytes: int | None = None) -> None:

@@ -20,7 +20,7 @@ from hifc_ray.codecs import Codec
 from hifc_ray.errors import CorruptRecord, NewerFormat
 from hifc_ray.flash.address import MAX_HEADER_BYTES, MAX_PAYLOAD_BYTES
 from hifc_ray.flash.format import CHECKSUM_BYTES, STAMP, check_checksum, check_stamp, checksum, put_checksum, stamp
-from hifc_ray.layout import PAGE_BYTES, round_up
+from hifc_ray.layout import PAGE_BYTES, BlockLayout, round_up
 from hifc_ray.types import KEY_BYTES, NOBODY, Key, Namespace, Owner
 
 MAGIC = b"HIFC-REC"
@@ -112,6 +112,11 @@ def header_bytes(num_blocks: int, num_stripes: int, layout_text: str) -> int:
     """Bytes of a record's header pages."""
     variable = len(layout_text.encode()) + num_blocks * (KEY_BYTES + 4 + num_stripes * STRIPE_DTYPE.itemsize)
     return round_up(STAMP.size + _FIXED.size + variable + CHECKSUM_BYTES, PAGE_BYTES)
+
+
+def record_bytes(layout: BlockLayout) -> int:
+    """Of a block of this layout, stored raw: its header and its stripes."""
+    return header_bytes(1, layout.layers, layout.describe()) + layout.block_bytes
 
 
 def encode(block: FlashBlock, codec: Codec) -> EncodedBlock:

@@ -168,15 +168,18 @@ class FlashStore:
     def draw(self, num_bytes: int, queued: Mapping[int, int] | None = None) -> int | None:
         """The volume that so many bytes may be written to now, drawn from its budget; None if there is none.
 
-        The least busy comes first, and of those the emptiest. `queued` says how busy each is, and leaves out those that
-        are not to be used; by default that is what `append` has under way.
+        The least busy comes first, and of those the emptiest; one that had no room just now only where there is no
+        other. `queued` says how busy each is, and leaves out those that are not to be used; by default that is what
+        `append` has under way.
         """
         busy = (
             queued
             if queued is not None
             else {volume.number: volume.pending_bytes // max(1, num_bytes) for volume in self.volumes}
         )
-        takes = [volume for volume in self.volumes if volume.writable and volume.number in busy]
+        takes = [volume for volume in self.volumes if volume.writable]
+        takes = [volume for volume in takes if not volume.lately_full] or takes
+        takes = [volume for volume in takes if volume.number in busy]
         takes.sort(key=lambda volume: (busy[volume.number], volume.fill))
         return next((volume.number for volume in takes if volume.budget.draw(num_bytes)), None)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -77,10 +78,12 @@ class Volume:
         self._traffic = Traffic(parts.clock)
         self._pen = threading.Lock()
         self._closed = self._let_go = False
+        self._full_until_s = -math.inf
         self.log = SegmentLog(
-            number, device, parts.index, parts.stats, parts.lock, limit_bytes, segment_bytes, config.filter_fpr
-        )
-        self.files = SmallFiles(device, self.log, config.read_only, self._count_small)
+            number, device, parts.index, parts.stats, parts.lock, limit_bytes, segment_bytes, config.filter_fpr,
+            self._count_written,
+        )  # fmt: skip
+        self.files = SmallFiles(device, self.log, config.read_only, self._count_written)
         self.quarantine = Quarantine(self.files, parts.clock)
         self._purges = Purges(self.files)
         self.reclaimer = Reclaimer(
@@ -111,6 +114,11 @@ class Volume:
     @property
     def writable(self) -> bool:
         return self.state == "ok" and not self._closed
+
+    @property
+    def lately_full(self) -> bool:
+        """Has it refused blocks for want of room within `retry_s`? Then others come first."""
+        return self._parts.clock.now() < self._full_until_s
 
     def recover(self) -> None:
         """Find again what lies here. Raises `NewerFormat` with nothing touched, `NoRoom`."""
@@ -149,6 +157,9 @@ class Volume:
                     offset = self.log.reserve(segment, sum(block.record_bytes for block in run))
                 done.append(self._write(segment, offset, run))
                 pending = pending[len(run) :]
+        except FlashFull:
+            self._full_until_s = self._parts.clock.now() + self._parts.config.retry_s
+            raise
         except OSError:
             self.breaker.fault()
             raise
@@ -286,8 +297,7 @@ class Volume:
             for done in range(0, size, _ERASE_BYTES):
                 segment.write([blank[: min(_ERASE_BYTES, size - done)]], offset + done)
         segment.extent.sync()
-        self._parts.stats.add("device_written_bytes", sum(sizes), tier=Tier.FLASH, reason="erased")
-        self.budget.charge(sum(sizes))
+        self._count_written("erased", sum(sizes))
         if segment.sealed:
             self.log.rewrite_hint(segment)
 
@@ -295,7 +305,7 @@ class Volume:
         with self._parts.lock:
             self.pending_bytes += num_bytes
 
-    def _count_small(self, name: str, num_bytes: int) -> None:
+    def _count_written(self, name: str, num_bytes: int) -> None:
         self._parts.stats.add("device_written_bytes", num_bytes, tier=Tier.FLASH, reason=name)
         self.budget.charge(num_bytes)
 
@@ -337,6 +347,8 @@ class Volume:
         parts, size = self._parts, sum(block.record_bytes for block in run)
         points.reach("flash.append.header")
         start = parts.clock.now()
+        if carried:  # the others were drawn for
+            self.budget.charge(size)
         try:
             rows = writer.write(segment, offset, run, self._traffic)
             points.reach("flash.append.written")
@@ -349,9 +361,7 @@ class Volume:
         stats = parts.stats
         stats.add("write_s", parts.clock.now() - start, tier=Tier.FLASH)
         stats.add("device_written_bytes", size, tier=Tier.FLASH, reason="carried" if carried else "blocks")
-        if carried:
-            self.budget.charge(size)
-        else:
+        if not carried:
             stats.add("blocks_stored", len(run), tier=Tier.FLASH)
             stats.add("stored_bytes", sum(block.payload_bytes for block in run), tier=Tier.FLASH)
         return rows

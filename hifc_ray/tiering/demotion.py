@@ -10,7 +10,7 @@ import numpy as np
 
 from hifc_ray import points
 from hifc_ray.errors import FlashFault
-from hifc_ray.flash import Address, FlashBlock, FlashStore, Volume
+from hifc_ray.flash import Address, FlashBlock, FlashStore, Volume, record_bytes
 from hifc_ray.policy import EvictionPolicy, Features
 from hifc_ray.tiering.shared import Shared
 from hifc_ray.transfer import Channel, Priority, Ticket, every
@@ -36,6 +36,7 @@ class Demoter:
             for volume in (shared.flash.volumes if shared.flash is not None else ())
         ]
         self._groups: dict[Ticket[Any], Group] = {}  # guarded by shared.lock
+        self._under_way = Counter[int]()  # by tenant: bytes of records that are not yet written; guarded by shared.lock
 
     def make_room(self) -> int:
         """Evict to the high watermark if free slots are under the low one. Returns blocks that left or are leaving.
@@ -77,7 +78,7 @@ class Demoter:
         """End the waiting for writes past their deadline: the blocks are lost, their slots wait for the write."""
         for number, channel in enumerate(self._channels):
             for ticket in channel.overdue():
-                if not ticket.withdrawn:
+                if not ticket.withdrawn or channel.is_stuck:
                     self._volume(number).stalled()
                 self._give_up(ticket)
 
@@ -150,38 +151,54 @@ class Demoter:
         queues = self._queues()
         for begin in range(0, len(wanted), GROUP_BLOCKS):
             slots = wanted[begin : begin + GROUP_BLOCKS]
-            if not any(room for room, _ in queues.values()) and queues:
+            roomy = {number: queued for number, (room, queued) in queues.items() if room}
+            if queues and not roomy:
                 break
-            within = self._within_quota(flash, slots, groups)
+            within = self._within_quota(flash, slots)
             refused += self._refuse(slots[~within], "quota")
             slots = slots[within]
-            pending = {number: queued for number, (room, queued) in queues.items() if room}
-            volume = flash.draw(self._bytes(slots), pending) if len(slots) else None
+            volume = flash.draw(sum(self._record_bytes(slots)), roomy) if len(slots) else None
             if volume is None:
+                if len(roomy) < len(queues):
+                    break  # a device whose queue is full may yet take them
                 refused += self._refuse(slots, flash.why_not())
                 continue
             room, queued = queues[volume]
             queues[volume] = room - 1, queued + 1
-            self._shared.stats.add("admitted_bytes", self._bytes(slots), tier=Tier.FLASH)
-            self._shared.books.demote(slots)
+            self._set_off(slots)
             groups.append((slots, volume))
         return groups, refused
 
-    def _within_quota(self, flash: FlashStore, slots: SlotArray, groups: list[Group]) -> BoolArray:
+    def _within_quota(self, flash: FlashStore, slots: SlotArray) -> BoolArray:
         """[slots] Which of these blocks their tenants have room for on flash, what is under way counted."""
         table, within = self._shared.books.table, np.ones(len(slots), np.bool_)
         if not self._shared.config.flash.tenant_quota_bytes:
             return within
-        under_way = Counter[int]()
-        for leaving, _ in [*self._groups.values(), *groups]:
-            for slot in leaving.tolist():
-                under_way[table.owner(slot).tenant] += table.layout(slot).block_bytes
-        for row, slot in enumerate(slots.tolist()):
+        asked = self._under_way.copy()
+        for row, (slot, size) in enumerate(zip(slots.tolist(), self._record_bytes(slots), strict=True)):
             tenant = table.owner(slot).tenant
-            size = table.layout(slot).block_bytes
-            within[row] = flash.has_room_for(tenant, under_way[tenant] + size)
-            under_way[tenant] += size if within[row] else 0
+            within[row] = flash.has_room_for(tenant, asked[tenant] + size)
+            asked[tenant] += size if within[row] else 0
         return within
+
+    def _set_off(self, slots: SlotArray) -> None:
+        """These blocks are on their way to flash, until `_written`."""
+        self._shared.stats.add("admitted_bytes", self._bytes(slots), tier=Tier.FLASH)
+        self._shared.books.demote(slots)
+        self._count(slots, 1)
+
+    def _count(self, slots: SlotArray, sign: int) -> None:
+        table = self._shared.books.table
+        for slot, size in zip(slots.tolist(), self._record_bytes(slots), strict=True):
+            tenant = table.owner(slot).tenant
+            self._under_way[tenant] += sign * size
+            if not self._under_way[tenant]:
+                del self._under_way[tenant]
+
+    def _record_bytes(self, slots: SlotArray) -> list[int]:
+        """What each of these blocks takes on flash."""
+        table = self._shared.books.table
+        return [record_bytes(table.layout(slot)) for slot in slots.tolist()]
 
     def _bytes(self, slots: SlotArray) -> int:
         """Of the blocks in these slots."""
@@ -255,6 +272,7 @@ class Demoter:
     def _written(self, slots: SlotArray) -> Sequence[Key]:
         """The write is over. Returns the keys of the blocks that left host memory with it."""
         books = self._shared.books
+        self._count(slots, -1)
         leaving = books.leaving(slots)
         keys = self._shared.keys(leaving.tolist())
         books.written(slots)

@@ -64,7 +64,7 @@ class Promoter:
         """End the waiting for reads past their deadline: a miss now, the slots out of use until the read returns."""
         for volume, channel in zip(self._flash.volumes, self._channels, strict=True):
             for ticket in channel.overdue():
-                if not ticket.withdrawn:
+                if not ticket.withdrawn or channel.is_stuck:
                     volume.stalled()
                 self._give_up(ticket)
 

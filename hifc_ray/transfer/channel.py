@@ -80,6 +80,12 @@ class Channel:
         with self._changed:
             return len(self._queue) + len(self._running)
 
+    @property
+    def is_stuck(self) -> bool:
+        """Is every thread at a job that `overdue` has named as late? Then nothing that waits will ever begin."""
+        with self._changed:
+            return len(self._running) == len(self._threads) and all(ticket.late for ticket in self._running)
+
     def submit(
         self,
         work: Callable[[], T],
