@@ -177,6 +177,10 @@ class FaultyDevice:
         self.strike("create")
         return FaultyExtent(self, self.inner.create(name, size_bytes))
 
+    def reuse(self, old: str, new: str, size_bytes: int) -> Extent:
+        self.strike("create")
+        return FaultyExtent(self, self.inner.reuse(old, new, size_bytes))
+
     def open(self, name: str) -> Extent:
         self.strike("open")
         return FaultyExtent(self, self.inner.open(name))

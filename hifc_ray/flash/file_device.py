@@ -122,6 +122,25 @@ class FileDevice:
         finally:
             os.close(fd)
 
+    def reuse(self, old: str, new: str, size_bytes: int) -> Extent:
+        self._need_writable(new)
+        path = self._directory / new
+        if path.exists():
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))
+        (self._directory / old).rename(path)
+        points.reach("flash.segment.renamed")
+        try:
+            fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+            try:
+                os.posix_fallocate(fd, 0, size_bytes)
+                os.ftruncate(fd, size_bytes)
+            finally:
+                os.close(fd)
+            return self.open(new)
+        except OSError:
+            path.unlink(missing_ok=True)
+            raise
+
     def open(self, name: str) -> Extent:
         path = self._directory / name
         flags = os.O_CLOEXEC | (os.O_RDONLY if self._read_only else os.O_RDWR)

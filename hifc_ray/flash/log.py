@@ -15,6 +15,7 @@ from hifc_ray.flash.format import hint_name, segment_name
 from hifc_ray.flash.index import Index
 from hifc_ray.flash.segment import Segment, begin
 from hifc_ray.flash.sizing import BASE_BYTES, segment_cost
+from hifc_ray.layout import PAGE_BYTES
 from hifc_ray.stats import Stats
 from hifc_ray.types import Fate, Tier
 
@@ -54,6 +55,8 @@ class SegmentLog:
         self._segments: dict[int, Segment] = {}  # by number, which rises
         self._charges: dict[int, int] = {}  # by number: bytes of the limit that each occupies, at most
         self._small_bytes = 0  # of small files beside the segments
+        self._spare: str | None = None  # a dropped segment whose file the next one takes over
+        self._spare_bytes = 0  # of the limit that it occupies
         self._next_sequence = 1
 
     def adopt(self, segments: list[Segment], sizes: dict[str, int]) -> None:
@@ -73,18 +76,25 @@ class SegmentLog:
 
         False, and nothing changes, if the limit has no room for them, unless they were `found` there.
         """
-        with self._lock:
-            more = num_bytes - self._small_bytes
-            if not found and more > 0 and self._used_bytes() + more > self.limit_bytes:
+        while True:
+            with self._lock:
+                more = num_bytes - self._small_bytes
+                if found or more <= 0 or self._used_bytes() + more <= self.limit_bytes:
+                    self._small_bytes = num_bytes
+                    return True
+            if not self.give_up_spare():
                 return False
-            self._small_bytes = num_bytes
-            return True
 
     @property
     def used_bytes(self) -> int:
         """Bytes that everything in the directory occupies, at most."""
         with self._lock:
             return self._used_bytes()
+
+    def has_room(self, num_bytes: int) -> bool:
+        """Has the limit room for so many bytes of new segments?"""
+        with self._lock:
+            return self._used_bytes() - self._spare_bytes + num_bytes <= self.limit_bytes
 
     @property
     def oldest_sequence(self) -> int:
@@ -127,9 +137,9 @@ class SegmentLog:
 
     def begin(self) -> Segment:
         """A new open segment. Raises `FlashFull` if the limit or the device has no room for one, or OSError."""
-        sequence = self._claim()
+        sequence, spare = self._claim()
         try:
-            segment = self._create(sequence)
+            segment = self._create(sequence, spare)
         except BaseException:
             self._device.delete(segment_name(sequence))  # if it cannot, it stays counted
             with self._lock:
@@ -179,10 +189,10 @@ class SegmentLog:
             return self._changed.wait_for(sealed, timeout_s)
 
     def drop(self, segment: Segment) -> int | None:
-        """Delete an idle segment, and forget its blocks; how many there were. None if it is being read: then it stays.
+        """Drop an idle segment, and forget its blocks; how many there were. None if it is being read: then it stays.
 
         Its bytes would stay on the device until the read ends, and the limit would not hold. OSError: it stays as well,
-        so that a device which deletes nothing costs no block.
+        so that a device which deletes nothing costs no block. Its file is deleted, or kept blank for the next segment.
         """
         points.reach("flash.drop.before")
         with self._lock:
@@ -191,7 +201,9 @@ class SegmentLog:
         try:
             self._device.delete(hint_name(segment.sequence))
             points.reach("flash.drop.hint")
-            self._device.delete(segment_name(segment.sequence))
+            kept = self._blank(segment)
+            if not kept:
+                self._device.delete(segment_name(segment.sequence))
         except OSError:
             with self._lock:
                 self._segments = dict(sorted({**self._segments, segment.number: segment}.items()))
@@ -200,9 +212,26 @@ class SegmentLog:
         with self._lock:
             rows = self._index.rows_of(segment.number)
             self._index.remove(rows, Fate.DROPPED)
-            del self._charges[segment.number]
+            charge = self._charges.pop(segment.number)
+            if kept:
+                self._spare, self._spare_bytes = segment_name(segment.sequence), charge
         points.reach("flash.drop.index")
         return len(rows)
+
+    def give_up_spare(self) -> bool:
+        """Delete the file that is kept for the next segment; False if there is none. Raises OSError: then it stays."""
+        with self._lock:
+            spare, self._spare = self._spare, None
+        if spare is None:
+            return False
+        try:
+            self._device.delete(spare)
+        except OSError:
+            self._spare = spare
+            raise
+        with self._lock:
+            self._spare_bytes = 0
+        return True
 
     def rewrite_hint(self, segment: Segment) -> None:
         """Make a sealed segment's hint say what the index says now. Raises OSError; then a restart scans it."""
@@ -230,25 +259,32 @@ class SegmentLog:
         self._seal(segment)
 
     def _used_bytes(self) -> int:
-        return BASE_BYTES + self._small_bytes + sum(self._charges.values())
+        return BASE_BYTES + self._small_bytes + self._spare_bytes + sum(self._charges.values())
 
-    def _claim(self) -> int:
-        """Sequence number of a new segment, for which the limit has room that is now taken."""
+    def _claim(self) -> tuple[int, str | None]:
+        """Sequence number of a new segment, for which the limit has room that is now taken; the spare, if any."""
         sequence = self._next_sequence
         if sequence > MAX_SEQUENCE:
             raise FlashFull(f"{self._device.path}: {sequence} segments were written; allowed: {MAX_SEQUENCE}")
         with self._lock:
-            used = self._used_bytes()
+            used = self._used_bytes() - self._spare_bytes
             if used + self.cost_bytes > self.limit_bytes:
                 raise FlashFull(f"{self.cost_bytes} bytes do not fit: {used} of {self.limit_bytes} in use")
             self._charges[segment_number(self._number, sequence)] = self.cost_bytes
+            spare, self._spare, self._spare_bytes = self._spare, None, 0
         self._next_sequence += 1
-        return sequence
+        return sequence, spare
 
-    def _create(self, sequence: int) -> Segment:
+    def _create(self, sequence: int, spare: str | None) -> Segment:
+        name = segment_name(sequence)
         try:
-            extent = self._device.create(segment_name(sequence), self.segment_bytes)
+            if spare is not None:
+                extent = self._device.reuse(spare, name, self.segment_bytes)
+            else:
+                extent = self._device.create(name, self.segment_bytes)
         except OSError as error:
+            if spare is not None:
+                self._device.delete(spare)
             if error.errno in _NO_ROOM:
                 raise FlashFull(f"{self._device.path}: no room for a segment of {self.segment_bytes} bytes") from error
             raise
@@ -257,6 +293,21 @@ class SegmentLog:
         except OSError:
             extent.close()
             raise
+
+    def _blank(self, segment: Segment) -> bool:
+        """Make a dropped segment's file one that no restart takes for a segment, to be kept; False if it is not wanted.
+
+        Durably, before anything is written over it: else a power loss could bring back its hint, but not its blocks.
+        """
+        if self._spare is not None or not self.segment_bytes // 2 <= segment.size_bytes <= self.segment_bytes:
+            return False
+        try:
+            segment.write([pages(PAGE_BYTES)], 0)
+            segment.extent.sync()
+        except OSError:
+            return False
+        points.reach("flash.drop.blank")
+        return True
 
     def _seal(self, segment: Segment) -> None:
         """Filter and data made durable, then the hint. Without a hint it serves on, and a restart scans it.

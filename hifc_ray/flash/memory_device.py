@@ -86,6 +86,17 @@ class MemoryDevice:
         self.files[name] = bytearray(size_bytes)
         return MemoryExtent(self.files[name])
 
+    def reuse(self, old: str, new: str, size_bytes: int) -> Extent:
+        if new in self.files:
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), new)
+        data = self._find(old)
+        self._need(size_bytes - len(data))
+        self.files[new] = self.files.pop(old)
+        points.reach("flash.segment.renamed")
+        del data[size_bytes:]
+        data.extend(bytes(size_bytes - len(data)))
+        return MemoryExtent(data)
+
     def open(self, name: str) -> Extent:
         return MemoryExtent(self._find(name))
 

@@ -68,7 +68,7 @@ class Reclaimer:
         With `rewrite` the blocks that are worth it are carried over, and published at their new place before their old
         one goes; a kill in between leaves both, and the newer counts.
         """
-        while self._log.used_bytes + needed_bytes > self._log.limit_bytes:
+        while not self._log.has_room(needed_bytes):
             idle = self._log.idle()
             if not idle:
                 return False
@@ -86,7 +86,7 @@ class Reclaimer:
     def next_to_leave(self, count: int) -> Features:
         """History of a sample of the blocks of the segment that would go next; of none while there is room."""
         next_bytes = 2 * self._log.cost_bytes  # the next segment, and the one that is kept free
-        full = self._log.used_bytes + next_bytes > self._log.limit_bytes
+        full = not self._log.has_room(next_bytes)
         known, so_far = self._next, self._log.last_sequence
         if known is not None and known[0] == so_far:
             return known[1]

@@ -1,7 +1,7 @@
 """Reading a segment that has no believable hint: every record in it that holds, wherever holes lie between them.
 
 Records name their segment and offset, so what begins on a page and passes its checks is a record of this segment. What
-does not (a write that was torn, failed or erased) is passed over, page by page.
+does not (a write that was torn, failed or erased, or what the file held before) is passed over, page by page.
 """
 
 from __future__ import annotations
@@ -20,6 +20,10 @@ from hifc_ray.flash.verify import belongs, check_stripes
 from hifc_ray.layout import PAGE_BYTES
 
 _WINDOW_BYTES = 1 << 20
+
+
+class _OfOthers(CorruptRecord):
+    """What the file held before, or what lay elsewhere."""
 
 
 @dataclass
@@ -43,6 +47,8 @@ def scan(segment: Segment) -> Found:
     while at is not None:
         try:
             header = _header(segment, at)
+            if not belongs(header, segment, at) or len(header.keys) != 1:
+                raise _OfOthers
             if len(payload) < header.payload_bytes:
                 payload = pages(header.payload_bytes)
             body = payload[: header.payload_bytes]
@@ -50,8 +56,8 @@ def scan(segment: Segment) -> Found:
             wrong = check_stripes(header, body)
             if wrong is not None:
                 raise CorruptRecord(f"record at {at}: {wrong.detail}")
-        except (CorruptRecord, OSError):
-            found.cut_bytes += PAGE_BYTES
+        except (CorruptRecord, OSError) as error:
+            found.cut_bytes += 0 if isinstance(error, _OfOthers) else PAGE_BYTES
             at = heads.next(at + PAGE_BYTES)
             continue
         place = Place(segment.number, at, header.header_bytes, header.payload_bytes)
@@ -107,7 +113,4 @@ def _header(segment: Segment, offset: int) -> RecordHeader:
     if length > PAGE_BYTES:
         head = pages(length)
         segment.read([head], offset)
-    header = read_header(head)
-    if not belongs(header, segment, offset) or len(header.keys) != 1:
-        raise CorruptRecord(f"record at {offset} is none of segment {segment.sequence}")
-    return header
+    return read_header(head)

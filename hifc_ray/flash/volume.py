@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import threading
@@ -269,6 +270,8 @@ class Volume:
             self._pen.release()
         if self.log.wait_until_sealed(timeout_s) and not self._let_go:
             self.quarantine.flush()
+            with contextlib.suppress(OSError):  # then the next start removes it
+                self.log.give_up_spare()
             self.abandon()
 
     def abandon(self) -> None:

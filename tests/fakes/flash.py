@@ -125,6 +125,10 @@ class FaultyDevice:
         self.on_create()
         return FaultyExtent(self, self.inner.create(name, size_bytes))
 
+    def reuse(self, old: str, new: str, size_bytes: int) -> Extent:
+        self.on_create()
+        return FaultyExtent(self, self.inner.reuse(old, new, size_bytes))
+
     def open(self, name: str) -> Extent:
         return FaultyExtent(self, self.inner.open(name))
 
