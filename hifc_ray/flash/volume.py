@@ -204,7 +204,7 @@ class Volume:
             header=page_text(wrong.head),
             stripe=page_text(read.out[begin : begin + PAGE_BYTES]) if wrong.reason == "stripe" else "",
         )
-        if not self.read_only:
+        if not (self.read_only or self._retired):
             self.quarantine.note(fault)
 
     def bar(self, selector: Selector, timeout_s: float) -> int:
@@ -240,7 +240,7 @@ class Volume:
         points.reach("flash.purge.erased")
 
     def retire(self, *, drain: bool) -> None:
-        """Write no blocks here any more; with `drain` the store's `maintain` moves those that are here elsewhere."""
+        """Write no blocks here any more; with `drain` the store's `drain` moves those that are here elsewhere."""
         self._retired, self.draining = True, drain
 
     def reinstate(self) -> None:
