@@ -73,7 +73,7 @@ def open_store(
     **settings: Any,
 ) -> FlashStore:
     """A store in one or several directories, or on one or several devices."""
-    places = list(where) if isinstance(where, Sequence) else [where]
+    places: list[Path | Device] = list(where) if isinstance(where, Sequence) else [where]
     devices: list[Device] = [
         place if not isinstance(place, Path) else FileDevice(place, read_only=settings.get("read_only", False))
         for place in places
