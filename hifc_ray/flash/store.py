@@ -164,9 +164,9 @@ class FlashStore:
         return max((volume.budget.level for volume in self.volumes if volume.writable), default=0.0)
 
     def why_not(self) -> str:
-        """Why no block may be written now: `read-only`, `out`, or `budget`."""
+        """Why no block may be written now: `read-only`, `out`, `closed`, or `budget`."""
         states = {volume.state for volume in self.volumes}
-        return "budget" if "ok" in states else "out" if "out" in states else "read-only"
+        return "budget" if "ok" in states else next((s for s in ("closed", "out") if s in states), "read-only")
 
     def draw(self, num_bytes: int, queued: Mapping[int, int] | None = None) -> int | None:
         """The volume that so many bytes may be written to now, drawn from its budget; None if there is none.
