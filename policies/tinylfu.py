@@ -1,4 +1,4 @@
-"""TinyLFU: a block is written if it was asked for at least as often lately as what it would push out.
+"""TinyLFU: a block is written if it was asked for more often lately than what it would push out.
 
 A count-min sketch (Cormode & Muthukrishnan, 2005), four rows of counters, of which only the smallest are raised, counts
 every access of the tier; after ten accesses for each block that flash has room for all counters are halved, so old

@@ -12,7 +12,7 @@ from typing import cast
 
 import typer
 
-from hifc_ray.cli import bench, demo, doctor, down, generate, purge, status, up
+from hifc_ray.cli import bench, demo, doctor, down, generate, purge, simulate, status, up
 from hifc_ray.errors import ConfigError, StorageError, TierUnavailable
 
 INTERRUPTED = 130
@@ -29,7 +29,16 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for _command in (demo.demo, generate.generate, up.up, status.status, down.down, purge.purge, doctor.doctor):
+for _command in (
+    demo.demo,
+    generate.generate,
+    up.up,
+    status.status,
+    down.down,
+    purge.purge,
+    simulate.simulate,
+    doctor.doctor,
+):
     app.command()(_command)
 app.add_typer(bench.app, name="bench")
 

@@ -43,8 +43,11 @@ class Drainer:
         self._draw = draw
 
     def drain(self, volume: Volume) -> None:
-        """Move some blocks, the best first; a copy counts once it is there. Does nothing while a purge is under way."""
-        if not self._moving.acquire(blocking=False):
+        """Move some blocks, the best first; a copy counts once it is there.
+
+        Does nothing while a purge is under way, or no other volume takes blocks.
+        """
+        if not any(other.writable for other in self._volumes) or not self._moving.acquire(blocking=False):
             return
         try:
             entries = self._next(volume)

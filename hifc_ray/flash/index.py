@@ -101,11 +101,11 @@ class Index:
         """Forget these blocks, and note why if they may be asked for again."""
         if not len(rows):
             return
+        self._table.remove(rows)
         self._count(rows, -1)
         if fate is not None:
             for words in self._table.keys[rows[-MAX_FATES:]]:
                 self._note(columns.key_of(words), fate)
-        self._table.remove(rows)
         self._extent[rows] = 0
         self._where[rows] = 0
         self._free[self._num_free : self._num_free + len(rows)] = rows

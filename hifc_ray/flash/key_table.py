@@ -61,8 +61,9 @@ class KeyTable:
     def remove(self, rows: IntArray) -> None:
         """Forget these rows, each of which is in the table."""
         found, at = self._probe(self.keys[rows])
-        if not np.array_equal(found, rows):
-            raise KeyError(f"{int(np.count_nonzero(found != rows))} of {len(rows)} rows are not in the table")
+        wrong = (found != rows) | (rows < 0)
+        if wrong.any():
+            raise KeyError(f"{int(np.count_nonzero(wrong))} of {len(rows)} rows are not in the table")
         self._table[at] = _DEAD
         self._num_used -= len(rows)
         self._num_dead += len(rows)

@@ -109,6 +109,21 @@ class SegmentLog:
         return self._next_sequence - 1
 
     @property
+    def position(self) -> tuple[int, int]:
+        """The newest segment, and where its next record goes."""
+        with self._lock:
+            newest = self._segments.get(segment_number(self._number, self.last_sequence))
+            return self.last_sequence, newest.end if newest is not None else 0
+
+    def bytes_since(self, sequence: int, offset: int) -> int:
+        """At most how much has been written behind a former `position`, filters and hints included."""
+        with self._lock:
+            newer = [charge for number, charge in self._charges.items() if sequence_of(number) > sequence]
+            gone = self.last_sequence - sequence - len(newer)
+            its = self._charges.get(segment_number(self._number, sequence), self.cost_bytes if sequence else 0)
+        return sum(newer) + gone * self.cost_bytes + max(0, its - offset)
+
+    @property
     def segments(self) -> list[Segment]:
         """All segments, the oldest first."""
         with self._lock:

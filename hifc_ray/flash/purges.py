@@ -104,7 +104,7 @@ def _encode(purges: list[Purge]) -> bytes:
 def _decode(data: bytes) -> list[Purge]:
     """Raises ValueError, TypeError or KeyError if it is damaged."""
     found = json.loads(data)
-    if checksum(found["purges"].encode()) != found["checksum"]:
+    if checksum(str(found["purges"]).encode()) != found["checksum"]:
         raise ValueError("checksum does not match")
     return [_parse(item) for item in json.loads(found["purges"])]
 

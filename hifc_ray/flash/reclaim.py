@@ -47,8 +47,8 @@ class SegmentView:
 def choose_segment(views: Sequence[SegmentView]) -> int:
     """Index of the segment to reclaim. Raises `ValueError` if there is none.
 
-    Segments without a block of a live namespace come first, then those mostly foreign, then the least worth; of equal
-    ones the oldest.
+    Empty segments come first, then those without a block of a live namespace, those mostly foreign, and the least
+    worth; of equal ones the oldest.
     """
     return min(range(len(views)), key=lambda index: _order(views[index]))
 
@@ -119,5 +119,5 @@ class CarryCredit:
         self._credit -= num_bytes
 
 
-def _order(view: SegmentView) -> tuple[bool, bool, float, int]:
-    return view.own_bytes > 0, view.own_bytes >= view.foreign_bytes, view.worth, view.sequence
+def _order(view: SegmentView) -> tuple[bool, bool, bool, float, int]:
+    return view.live_bytes > 0, view.own_bytes > 0, view.own_bytes >= view.foreign_bytes, view.worth, view.sequence

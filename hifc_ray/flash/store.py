@@ -141,8 +141,11 @@ class FlashStore:
             return [next(found) if row >= 0 else Owner() for row in rows]
 
     def fate(self, key: Key) -> Fate | None:
-        """Why this key left flash (DROPPED or CORRUPT), as far back as memory goes."""
+        """Why flash does not serve this key: its device is out, or it left (DROPPED, CORRUPT; as far as known)."""
         with self._lock:
+            rows = self._index.find([key])
+            if rows[0] >= 0:
+                return Fate.READ_FAILED if self._located(rows) == [None] else None
             return self._index.fate(key)
 
     def namespaces(self) -> dict[Namespace, int]:
@@ -161,9 +164,9 @@ class FlashStore:
         return max((volume.budget.level for volume in self.volumes if volume.writable), default=0.0)
 
     def why_not(self) -> str:
-        """Why no block may be written now: `read-only`, `out`, or `budget`."""
+        """Why no block may be written now: `read-only`, `out`, `closed`, or `budget`."""
         states = {volume.state for volume in self.volumes}
-        return "budget" if "ok" in states else "out" if "out" in states else "read-only"
+        return "budget" if "ok" in states else next((s for s in ("closed", "out") if s in states), "read-only")
 
     def draw(self, num_bytes: int, queued: Mapping[int, int] | None = None) -> int | None:
         """The volume that so many bytes may be written to now, drawn from its budget; None if there is none.
@@ -266,16 +269,9 @@ class FlashStore:
         self._stats.add("purged_blocks", num_blocks, tier=Tier.FLASH)
         return num_blocks, num_bytes
 
-    def maintain(self) -> None:
-        """Try devices that were taken out, move blocks off those that drain, and keep the node's filter good.
-
-        Never raises for a fault of flash.
-        """
-        for volume in self.volumes:
-            volume.probe()
-            if volume.draining:
-                self._drainer.drain(volume)
-        self.refresh_filter()
+    def drain(self, volume: Volume) -> None:
+        """Move some blocks of a volume to others, the best first. Never raises for a fault of flash."""
+        self._drainer.drain(volume)
 
     def refresh_filter(self) -> None:
         """Build the node's filter anew if a tenth of its keys are dead, or if it never was built."""

@@ -102,7 +102,9 @@ class Volume:
 
     @property
     def state(self) -> str:
-        """ok, read-only, draining or out (taken out by its breaker)."""
+        """ok, read-only, draining, out (taken out by its breaker) or closed."""
+        if self._closed:
+            return "closed"
         if not self.breaker.allows():
             return "out"
         return "draining" if self.draining else "read-only" if self.read_only or self._retired else "ok"
@@ -114,7 +116,7 @@ class Volume:
 
     @property
     def writable(self) -> bool:
-        return self.state == "ok" and not self._closed
+        return self.state == "ok"
 
     @property
     def lately_full(self) -> bool:
@@ -205,7 +207,7 @@ class Volume:
             header=page_text(wrong.head),
             stripe=page_text(read.out[begin : begin + PAGE_BYTES]) if wrong.reason == "stripe" else "",
         )
-        if not self.read_only:
+        if not (self.read_only or self._retired):
             self.quarantine.note(fault)
 
     def bar(self, selector: Selector, timeout_s: float) -> int:
@@ -241,7 +243,7 @@ class Volume:
         points.reach("flash.purge.erased")
 
     def retire(self, *, drain: bool) -> None:
-        """Write no blocks here any more; with `drain` the store's `maintain` moves those that are here elsewhere."""
+        """Write no blocks here any more; with `drain` the store's `drain` moves those that are here elsewhere."""
         self._retired, self.draining = True, drain
 
     def reinstate(self) -> None:
@@ -313,8 +315,8 @@ class Volume:
         self.budget.charge(num_bytes)
 
     def _with_room(self, record_bytes: int) -> Segment:
-        if not self.writable and (self._closed or self.state != "out"):
-            raise FlashFull(f"{self.path}: the store is {'closed' if self._closed else self.state}")
+        if self.state not in ("ok", "out"):  # one that is out may be tried
+            raise FlashFull(f"{self.path}: the store is {self.state}")
         if record_bytes > self.log.segment_bytes - PAGE_BYTES:
             raise FlashFull(f"record of {record_bytes} bytes in segments of {self.log.segment_bytes}")
         while self.log.open is None or self.log.open.room_bytes < record_bytes:

@@ -19,7 +19,7 @@ import numpy as np
 from hifc_ray import env
 from hifc_ray.client import ChainQuery, Grant, Lease, LookupReply, StoreRequest
 from hifc_ray.clock import Clock, MonotonicClock
-from hifc_ray.config import TierConfig
+from hifc_ray.config import FlashConfig, TierConfig
 from hifc_ray.flash import Device, FlashStore
 from hifc_ray.host import HostBooks, arena
 from hifc_ray.host.table import MAX_HOLDERS
@@ -38,6 +38,7 @@ from hifc_ray.policy import AdmissionPolicy, EvictionPolicy
 from hifc_ray.stats import Stats
 from hifc_ray.tiering.answering import Answerer
 from hifc_ray.tiering.demotion import Demoter
+from hifc_ray.tiering.errands import Errands
 from hifc_ray.tiering.granting import Granter
 from hifc_ray.tiering.holders import Holders, lock_holder_file
 from hifc_ray.tiering.ledger import LeaseLedger
@@ -95,7 +96,7 @@ class TieredCache:
         answerer = Answerer(self._shared, self._promoter, self.window)
         self._granter = Granter(self._shared)
         self._purger = Purger(self._shared)
-        self._upkeep = Upkeep(self._shared, lambda: self._weights) if flash is not None else None
+        self._upkeep = Upkeep(self._shared, lambda: self._weights, self._purger.finish) if flash is not None else None
         learned = self._upkeep.take_up() if self._upkeep is not None else None
         if learned is not None:
             self.use_weights(learned)
@@ -119,7 +120,7 @@ class TieredCache:
             policy = self._eviction
             flash = FlashStore(config.flash, slot_bytes, self.stats, devices=devices, clock=self._clock, policy=policy)
         try:
-            path = arena_path or _own_path(config.flash.directories)
+            path = arena_path or _own_path(config.flash)
             return arena.create(path, config.host.arena_bytes, slot_bytes), flash
         except BaseException:
             if flash is not None:
@@ -215,7 +216,6 @@ class TieredCache:
         if self._clock.now() >= self._next_sweep:
             self._next_sweep = self._clock.now() + SWEEP_S
             self._serving.take_back_from_the_dead()
-            self._purger.finish()
 
     def use_weights(self, weights: Weights) -> bool:
         """Take weights newer than the ones in use; False if these are not."""
@@ -295,7 +295,7 @@ class TieredCache:
         if self._promoter is not None:
             ended = self._promoter.close(CLOSE_TIMEOUT_S) and ended
         if self._shared.flash is not None and ended:
-            self._shared.flash.close()
+            ended = Errands(CLOSE_TIMEOUT_S).run("close", self._shared.flash.close)
         self._lock_file.release(unlink=True)
         # A read that hangs may still land in its slot: nobody else gets this arena before this process is gone.
         if ended or not keep_arena:
@@ -335,10 +335,13 @@ def wait_for(mapped: arena.Arena, reply: LookupReply, deadline_s: float) -> Byte
     return answers
 
 
-def _own_path(flash_directories: tuple[Path, ...]) -> Path:
-    """The arena of a tier outside a cluster; what a killed process leaves is found again by its first directory."""
-    if flash_directories:
-        name = blake2b(str(flash_directories[0].resolve()).encode(), digest_size=6).hexdigest()
+def _own_path(flash: FlashConfig) -> Path:
+    """The arena of a tier outside a cluster; what a killed process leaves is found again by its first directory.
+
+    Of a directory that is only read several processes may make use.
+    """
+    if flash.directories and not flash.read_only:
+        name = blake2b(str(flash.directories[0].resolve()).encode(), digest_size=6).hexdigest()
         return env.shm_dir() / f"hifc-{name}-local"
     arena.remove_dead(env.shm_dir(), _UNNAMED)
     return env.shm_dir() / f"{_UNNAMED}{secrets.token_hex(6)}"

@@ -1,7 +1,9 @@
 """What a tier has learned, kept beside the log: access history of both tiers, ghosts of admission, budgets, weights.
 
-Blocks are named by the first 8 bytes of their key, and times are ages, so that history costs 24 bytes a block. A
+Blocks are named by the first 8 bytes of their key, and times are ages, so that history costs 28 bytes a block. A
 restart takes up what it finds of blocks that are still here; what it does not find is learned again.
+
+A budget is never taken up fuller than it was: what was written after the checkpoint is found in the log, and counts.
 """
 
 from __future__ import annotations
@@ -14,9 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from hifc_ray.flash import checkpoint
+from hifc_ray.flash import Volume, checkpoint
 from hifc_ray.hotness import Hotness
 from hifc_ray.messages import Weights
+from hifc_ray.tiering.errands import Errands
 from hifc_ray.tiering.shared import Shared
 from hifc_ray.types import AnyArray, FingerprintArray, IntArray, Tier
 
@@ -25,6 +28,7 @@ log = logging.getLogger(__name__)
 BUDGET_SHARE = 0.01  # the most of what may be written a day that checkpoints take
 _DAY_S = 86_400.0
 _CHUNK = 1 << 16  # rows that are copied while the lock is held
+_ARRAY_BYTES = 1024  # at most, of the file's own around each array and the notes
 _COLUMNS: dict[str, type] = {
     "age": np.int32,
     "previous_age": np.int32,
@@ -38,10 +42,11 @@ _COLUMNS: dict[str, type] = {
 class Keeper:
     """Saves and takes up checkpoints. For one thread."""
 
-    def __init__(self, shared: Shared) -> None:
+    def __init__(self, shared: Shared, errands: Errands) -> None:
         assert shared.flash is not None
         self._shared = shared
         self._flash = shared.flash
+        self._errands = errands
         self._last_bytes = 0
         self._last_s = shared.clock.now()
 
@@ -55,27 +60,17 @@ class Keeper:
         return self._shared.clock.now() - self._last_s >= interval_s
 
     def save(self, weights: Weights) -> bool:
-        """Put a checkpoint on the first device that takes it; False, counted, if none does."""
+        """Put a checkpoint on the first device that takes it in time; False, counted, if none does."""
         shared = self._shared
         self._last_s = shared.clock.now()
+        notes = self._notes(weights)
         arrays = {f"host_{name}": column for name, column in self._host().items()}
         arrays |= {f"flash_{name}": column for name, column in self._on_flash().items()}
         with shared.lock:
             arrays |= {f"admission_{name}": column for name, column in shared.admission.state().items()}
-        notes = {
-            "admission": shared.admission.name,
-            "weights": asdict(weights),
-            "budgets": {volume.path: volume.budget.state() for volume in self._flash.volumes},
-        }
+        notes["bytes"] = sum(array.nbytes for array in arrays.values()) + _ARRAY_BYTES * (len(arrays) + len(notes))
         for volume in self._flash.volumes:
-            if volume.state != "ok":
-                continue
-            try:
-                self._last_bytes = checkpoint.save(volume.files, arrays, notes, time.time())
-            except OSError as error:
-                shared.stats.add("checkpoint_failures", tier=Tier.FLASH, reason=type(error).__name__)
-                log.info("no checkpoint on %s: %s", volume.path, error)
-            else:
+            if volume.state == "ok" and self._put(volume, arrays, notes):
                 shared.stats.add("checkpoints", tier=Tier.FLASH)
                 return True
         return False
@@ -84,19 +79,48 @@ class Keeper:
         """Go on from the newest checkpoint that can be believed; the weights that were in use then."""
         max_age_s = self._shared.config.flash.history_max_age_s
         found = [
-            loaded
+            (loaded, volume)
             for volume in self._flash.volumes
             if (loaded := checkpoint.load(volume.files, max_age_s, time.time(), self._shared.stats)) is not None
         ]
-        if not found:
-            return None
-        newest = min(found, key=lambda loaded: loaded.age_s)
+        weights, budgets = None, {}
+        if found:
+            newest, its_volume = min(found, key=lambda one: one[0].age_s)
+            try:
+                weights, budgets = Weights(**newest.notes["weights"]), newest.notes["budgets"]
+                budgets[its_volume.path]["since"] = newest.notes["bytes"]  # of the checkpoint itself
+                self._restore(newest.arrays, newest.notes["admission"])
+                self._shared.stats.add("checkpoints_restored", tier=Tier.FLASH)
+            except (LookupError, TypeError, ValueError) as error:
+                self._shared.stats.add("checkpoint_refused", tier=Tier.FLASH, reason="content")
+                log.warning("a checkpoint was not taken up: %r", error)
+        for volume in self._flash.volumes:
+            _restore_budget(volume, budgets.get(volume.path), newest.age_s if found else 0.0)
+        return weights
+
+    def _notes(self, weights: Weights) -> dict[str, Any]:
+        return {
+            "admission": self._shared.admission.name,
+            "weights": asdict(weights),
+            "budgets": {
+                volume.path: {"position": volume.log.position, "state": volume.budget.state(), "since": 0}
+                for volume in self._flash.volumes
+            },
+        }
+
+    def _put(self, volume: Volume, arrays: Mapping[str, AnyArray], notes: Mapping[str, Any]) -> bool:
+        def put() -> None:
+            self._last_bytes = checkpoint.save(volume.files, arrays, notes, time.time())
+
         try:
-            return self._restore(newest.arrays, newest.notes, newest.age_s)
-        except (KeyError, TypeError, ValueError) as error:
-            self._shared.stats.add("checkpoint_refused", tier=Tier.FLASH, reason="content")
-            log.warning("a checkpoint was not taken up: %r", error)
-            return None
+            if self._errands.run(volume.path, put, volume.stalled):
+                return True
+            reason = "late"
+        except OSError as error:
+            reason = type(error).__name__
+            log.info("no checkpoint on %s: %s", volume.path, error)
+        self._shared.stats.add("checkpoint_failures", tier=Tier.FLASH, reason=reason)
+        return False
 
     def _host(self) -> dict[str, AnyArray]:
         books = self._shared.books
@@ -110,21 +134,26 @@ class Keeper:
         ]
         return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]} if parts else {}
 
-    def _restore(self, arrays: Mapping[str, AnyArray], notes: Mapping[str, Any], age_s: float) -> Weights:
+    def _restore(self, arrays: Mapping[str, AnyArray], admission: str) -> None:
         shared, books = self._shared, self._shared.books
         with shared.lock:
             rows = books.published()
             _take(books.hotness, rows, books.table.fingerprint[rows], _named(arrays, "host_"))
-            if notes["admission"] == shared.admission.name:
+            if admission == shared.admission.name:
                 shared.admission.restore(_named(arrays, "admission_"))
         for index, rows in self._flash.history_rows(1 << 62):
             _take(index.hotness, rows, index.fingerprints(rows), _named(arrays, "flash_"))
-        for volume in self._flash.volumes:
-            state = notes["budgets"].get(volume.path)
-            if state is not None:
-                volume.budget.restore(state, age_s)
-        shared.stats.add("checkpoints_restored", tier=Tier.FLASH)
-        return Weights(**notes["weights"])
+
+
+def _restore_budget(volume: Volume, noted: Mapping[str, Any] | None, age_s: float) -> None:
+    """Position before state: what is written between the two counts twice, and never not at all."""
+    budget = volume.budget
+    if noted is None:  # what lies here may all have been written today
+        budget.charge(min(volume.log.bytes_since(0, 0), int(budget.bytes_per_day)))
+        return
+    sequence, offset = noted["position"]
+    budget.restore(noted["state"], age_s)
+    budget.charge(volume.log.bytes_since(sequence, offset) + noted["since"])
 
 
 def _exported(hotness: Hotness, rows: IntArray, fingerprints: FingerprintArray) -> dict[str, AnyArray]:

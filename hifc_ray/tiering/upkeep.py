@@ -1,10 +1,14 @@
-"""Upkeep of flash, on a thread of its own: checkpoints, health, devices that are out or drain. Nothing waits for it."""
+"""Upkeep of flash: checkpoints, health, devices that are out or drain, purges to be finished. Nothing waits for it.
+
+What may hang goes on a thread of its own, an `Errands` one, so that a device that hangs holds up no other.
+"""
 
 from __future__ import annotations
 
 import logging
 import threading
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
@@ -15,6 +19,7 @@ from hifc_ray.health.report import HealthReport
 from hifc_ray.health.smart import SmartReading
 from hifc_ray.health.watch import HealthWatch
 from hifc_ray.messages import Weights
+from hifc_ray.tiering.errands import Errands
 from hifc_ray.tiering.keeping import Keeper
 from hifc_ray.tiering.shared import Shared
 from hifc_ray.types import Tier
@@ -28,10 +33,11 @@ PROBES = 2_000  # random keys asked of the filter for its false-positive rate
 class Upkeep:
     """`step` looks after everything that is due; `run` does so until `stop`."""
 
-    def __init__(self, shared: Shared, weights: Callable[[], Weights]) -> None:
+    def __init__(self, shared: Shared, weights: Callable[[], Weights], finish_purges: Callable[[], None]) -> None:
         assert shared.flash is not None
         config = shared.config.flash
-        self.keeper = Keeper(shared)
+        self._errands = Errands(config.write_deadline_s)
+        self.keeper = Keeper(shared, self._errands)
         self.health = HealthReport()
         self._shared = shared
         self._flash = shared.flash
@@ -39,8 +45,8 @@ class Upkeep:
             config.directories, drive_writes_per_day=config.drive_writes_per_day, clock=shared.clock
         )
         self._weights = weights
+        self._finish_purges = finish_purges
         self._next_look_s = 0.0
-        self._dice = np.random.default_rng()
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._run, name="hifc-upkeep", daemon=True)
 
@@ -59,7 +65,7 @@ class Upkeep:
         self._thread.start()
 
     def close(self, timeout_s: float) -> bool:
-        """End, with a last checkpoint; False if a step takes longer than that."""
+        """End, with a last checkpoint; False if something takes longer than that."""
         self._ending.set()
         if self._thread.is_alive():
             self._thread.join(timeout_s)
@@ -67,7 +73,7 @@ class Upkeep:
             return False
         if not self._shared.config.flash.read_only:
             self.keeper.save(self._weights())
-        return True
+        return self._errands.wait(timeout_s)
 
     def step(self) -> None:
         """Whatever is due now. Never raises for a fault of a device."""
@@ -75,7 +81,13 @@ class Upkeep:
         if now >= self._next_look_s:
             self._next_look_s = now + self._shared.config.flash.health_interval_s
             self._heed(self._watch.look())
-        self._flash.maintain()
+        for volume in self._flash.volumes:
+            if volume.state == "out":
+                self._errands.run(volume.path, volume.probe, volume.stalled)
+            elif volume.state == "draining":
+                self._errands.run(volume.path, partial(self._flash.drain, volume))
+        self._flash.refresh_filter()
+        self._errands.run("purges", self._finish_purges)
         if self.keeper.due and not self._shared.config.flash.read_only:
             self.keeper.save(self._weights())
 
@@ -115,7 +127,7 @@ class Upkeep:
                 "data": filter_.to_bytes(),
                 "version": filter_.version,
                 "age_s": filter_.age_s,
-                "false_positive_rate": filter_.measured_fpr(PROBES, self._dice),
+                "false_positive_rate": filter_.measured_fpr(PROBES, np.random.default_rng()),
             },
             "health": self.health.metrics(),
         }

@@ -7,16 +7,20 @@ import hashlib
 import os
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from hifc_ray.clock import Clock
 from hifc_ray.config import FlashConfig
-from hifc_ray.flash import Device, Extent, FlashBlock, FlashStore
+from hifc_ray.flash import Device, Extent, FileDevice, FlashBlock, FlashStore
 from hifc_ray.flash.device import pages
+from hifc_ray.flash.log import SegmentLog
 from hifc_ray.flash.sizing import BASE_BYTES, segment_cost
 from hifc_ray.layout import PAGE_BYTES
+from hifc_ray.policy import Valuing
 from hifc_ray.stats import Stats
-from hifc_ray.types import Key, Namespace
+from hifc_ray.types import NOBODY, Key, Namespace, Owner
 
 STRIPE_BYTES = PAGE_BYTES
 NUM_STRIPES = 3
@@ -37,34 +41,56 @@ def payload(number: int, salt: int = 0) -> bytes:
     return np.random.default_rng((number, salt)).bytes(BLOCK_BYTES)
 
 
-def block(number: int, namespace: Namespace = OURS, salt: int = 0) -> FlashBlock:
+def block(number: int, namespace: Namespace = OURS, salt: int = 0, owner: Owner = NOBODY) -> FlashBlock:
     buffer = pages(BLOCK_BYTES)
     buffer[:] = payload(number, salt)
-    return FlashBlock(key(number, namespace), namespace, LAYOUT, STRIPE_BYTES, NUM_STRIPES, number, buffer)
+    name = key(number, namespace)
+    return FlashBlock(name, namespace, LAYOUT, STRIPE_BYTES, NUM_STRIPES, 0, buffer, owner=owner)
 
 
-def blocks(numbers: Iterable[int], namespace: Namespace = OURS) -> list[FlashBlock]:
-    return [block(number, namespace) for number in numbers]
+def blocks(numbers: Iterable[int], namespace: Namespace = OURS, owner: Owner = NOBODY) -> list[FlashBlock]:
+    return [block(number, namespace, owner=owner) for number in numbers]
 
 
-def config(directory: Path | None = None, num_segments: int = 6) -> FlashConfig:
-    """A limit that has room for this many whole segments of 20 blocks."""
-    limit = num_segments * (segment_cost(SEGMENT_BYTES) + PAGE_BYTES) + BASE_BYTES
-    return FlashConfig((directory,) if directory else (), limit, segment_bytes=SEGMENT_BYTES)
+def config(*directories: Path, num_segments: int = 6, num_volumes: int = 1, **settings: Any) -> FlashConfig:
+    """A limit that has room for this many segments of 20 blocks on each volume, besides the one that is kept free.
+
+    Without a write budget and without carry-over, unless the settings say so.
+    """
+    volumes = max(num_volumes, len(directories))
+    limit = volumes * ((num_segments + 1) * (segment_cost(SEGMENT_BYTES) + PAGE_BYTES) + BASE_BYTES)
+    defaults: dict[str, Any] = {"segment_bytes": SEGMENT_BYTES, "drive_writes_per_day": 0.0, "carry_share": 0.0}
+    return FlashConfig(directories, limit, **{**defaults, **settings})
 
 
-def open_store(where: Path | Device, stats: Stats | None = None, num_segments: int = 6) -> FlashStore:
-    """A store in a directory or on a device."""
-    stats = stats or Stats()
-    if isinstance(where, Path):
-        return FlashStore(config(where, num_segments), BLOCK_BYTES, stats)
-    return FlashStore(config(None, num_segments), BLOCK_BYTES, stats, devices=[where])
+def open_store(
+    where: Path | Device | Sequence[Path] | Sequence[Device],
+    stats: Stats | None = None,
+    num_segments: int = 6,
+    *,
+    policy: Valuing | None = None,
+    clock: Clock | None = None,
+    **settings: Any,
+) -> FlashStore:
+    """A store in one or several directories, or on one or several devices."""
+    places: list[Path | Device] = list(where) if isinstance(where, Sequence) else [where]
+    devices: list[Device] = [
+        place if not isinstance(place, Path) else FileDevice(place, read_only=settings.get("read_only", False))
+        for place in places
+    ]
+    chosen = config(num_segments=num_segments, num_volumes=len(places), **settings)
+    return FlashStore(chosen, BLOCK_BYTES, stats or Stats(), devices=devices, policy=policy, clock=clock)
 
 
 def abandon(store: FlashStore) -> None:
     """Let go of a store's device as the death of its process would: nothing sealed, nothing synced."""
     for volume in store.volumes:
         volume.abandon()
+
+
+def segment_log(store: FlashStore, volume: int = 0) -> SegmentLog:
+    """The log of a volume."""
+    return store.volumes[volume].log
 
 
 def load(store: FlashStore, number: int, namespace: Namespace = OURS) -> bytes | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ def open_tier(
     directory: Path,
     *,
     slots: int = 16,
-    flash: Device | Path | None = None,
+    flash: Device | Path | Sequence[Device] | None = None,
     clock: Clock | None = None,
     background: bool = False,
     policies: tuple[Any, Any] | None = None,
@@ -41,8 +41,11 @@ def open_tier(
     Its window is half of the arena, and eviction keeps one slot free, unless `host` says otherwise.
     """
     shares = {"low_watermark": 1 / slots, "high_watermark": 1 / slots, "window_share": 0.5, **host}
-    on_disk = flash if isinstance(flash, Path) else None
-    flash_config = FlashConfig((on_disk,) if on_disk else (), limit_bytes=4 << 20, **(flash_options or {}))
+    on_disk = (flash,) if isinstance(flash, Path) else ()
+    devices: Sequence[Device] = ()
+    if flash is not None and not isinstance(flash, Path):
+        devices = flash if isinstance(flash, Sequence) else (flash,)
+    flash_config = FlashConfig(on_disk, **{"limit_bytes": max(1, len(devices)) * (4 << 20), **(flash_options or {})})
     eviction, admission = policies or (registry.eviction("lru"), registry.admission("always"))
     return TieredCache(
         TierConfig(HostConfig(arena_bytes=slots * SLOT_BYTES, **shares), flash_config),
@@ -51,7 +54,7 @@ def open_tier(
         admission,
         arena_path=directory / name,
         clock=clock,
-        devices=() if flash is None or isinstance(flash, Path) else (flash,),
+        devices=devices,
         background=background,
     )
 
@@ -101,6 +104,13 @@ def push_out(tier: TieredCache, numbers: Iterable[int], namespace: Namespace = O
     tier._demoter._evict(slots, tier._books.table.generation[slots].astype(np.int64))
     assert tier.idle(WAIT_S)
     assert not in_host(tier, chain, namespace)
+
+
+def keep_up(tier: TieredCache) -> None:
+    """Do what is due of upkeep, and wait until it is done."""
+    assert tier._upkeep is not None
+    tier._upkeep.step()
+    assert tier._upkeep._errands.wait(WAIT_S)
 
 
 class Held:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import errno
+import os
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from hifc_ray.errors import CorruptRecord
-from hifc_ray.flash import FlashStore, MemoryDevice
+from hifc_ray.flash import Extent, FaultyDevice, FlashStore, MemoryDevice
 from hifc_ray.flash.device import pages
 from hifc_ray.flash.format import hint_name, put_checksum, segment_name
+from hifc_ray.flash.memory_device import MemoryExtent
 from hifc_ray.flash.record import read_header, write_header
 from hifc_ray.stats import Stats
 from hifc_ray.types import Fate, Tier
@@ -22,11 +25,9 @@ from tests.fakes.flash import (
     RECORD_BYTES,
     STRIPE_BYTES,
     THEIRS,
-    FaultyDevice,
     abandon,
     block,
     blocks,
-    broken,
     key,
     load,
     open_store,
@@ -35,6 +36,30 @@ from tests.fakes.flash import (
 )
 
 pytestmark = pytest.mark.timeout(60)
+
+
+class BadPage(MemoryDevice):
+    """What another device holds, but for a page of a file, which cannot be read."""
+
+    def __init__(self, inner: MemoryDevice, name: str, offset: int) -> None:
+        super().__init__()
+        self.files = inner.files
+        self._bad = name, offset
+
+    def open(self, name: str) -> Extent:
+        return BadExtent(self.files[name], self._bad[1]) if name == self._bad[0] else super().open(name)
+
+
+class BadExtent(MemoryExtent):
+    def __init__(self, data: bytearray, bad: int) -> None:
+        super().__init__(data)
+        self._bad = bad
+
+    def preadv(self, buffers: Sequence[memoryview], offset: int) -> int:
+        if offset <= self._bad < offset + sum(map(len, buffers)):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return super().preadv(buffers, offset)
+
 
 SEGMENT = segment_name(1)
 
@@ -224,7 +249,8 @@ def test_a_flipped_bit_in_a_segment_header(byte: int) -> None:
         assert stored_numbers(store, range(10)) == list(range(5, 10))
         assert stats.get("corrupt", tier=Tier.FLASH, reason="segment") == 1
         assert store.recovered.num_cut == 1
-        assert store.recovered.cut_bytes == stats.get("cut_bytes", tier=Tier.FLASH) == start_of(5)
+        cut_bytes = start_of(5) + 4096  # with its filter
+        assert store.recovered.cut_bytes == stats.get("cut_bytes", tier=Tier.FLASH) == cut_bytes
 
 
 def test_a_segment_under_the_name_of_another() -> None:
@@ -273,22 +299,48 @@ def test_a_torn_tail_is_cut_and_never_served(tear: Callable[[bytearray], None]) 
     with open_store(device, stats) as store:
         assert store.locate([key(4)]) == [None]
         assert stored_numbers(store, range(5)) == [0, 1, 2, 3]
-        assert len(device.files[SEGMENT]) == start_of(4)
-        assert store.recovered.num_cut == (tear is not zero)
-        assert (stats.get("cut_bytes", tier=Tier.FLASH) > 0) == (tear is not zero)
+        assert len(device.files[SEGMENT]) == start_of(4) + 4096  # with its filter
+        cut = tear not in (zero, garbage)  # which hold nothing that looks like a record
+        assert store.recovered.num_cut == cut
+        assert (stats.get("cut_bytes", tier=Tier.FLASH) > 0) == cut
         store.append([block(4)])
         assert load(store, 4) == payload(4)
 
 
+@pytest.mark.parametrize("tear", [zero, garbage, garbage_payload, header_only])
 @pytest.mark.parametrize("row", range(5))
-def test_a_scan_ends_at_the_first_record_that_does_not_hold(row: int) -> None:
+def test_a_record_that_does_not_hold_costs_only_itself(row: int, tear: Callable[[bytearray], None]) -> None:
     device = MemoryDevice()
     store = open_store(device)
     store.append(blocks(range(5)))
     abandon(store)
-    flip(device, SEGMENT, start_of(row) + 4096 + 77)
+    torn = bytearray(device.files[SEGMENT])
+    tear(torn)
+    device.files[SEGMENT][start_of(row) : start_of(row + 1)] = torn[start_of(4) : start_of(5)]
     with open_store(device) as store:
-        assert stored_numbers(store, range(5)) == list(range(row))
+        assert stored_numbers(store, range(5)) == [other for other in range(5) if other != row]
+
+
+def test_a_corrupt_hint_and_a_corrupt_record_cost_only_that_record() -> None:
+    device, stats = MemoryDevice(), Stats()
+    sealed(device)
+    flip(device, hint_name(1), 50)
+    flip(device, SEGMENT, start_of(2) + 5000)
+    with open_store(device, stats) as store:
+        assert (store.recovered.num_hinted, store.recovered.num_scanned, store.recovered.num_cut) == (0, 1, 1)
+        assert stored_numbers(store, range(5)) == [0, 1, 3, 4]
+    with open_store(device) as store:
+        assert (store.recovered.num_hinted, store.recovered.num_scanned) == (1, 0)
+        assert stored_numbers(store, range(5)) == [0, 1, 3, 4]
+
+
+def test_a_page_that_cannot_be_read_costs_a_scan_only_its_own_record() -> None:
+    memory = MemoryDevice()
+    store = open_store(memory)
+    store.append(blocks(range(5)))
+    abandon(store)
+    with open_store(BadPage(memory, SEGMENT, start_of(2))) as store:
+        assert stored_numbers(store, range(5)) == [0, 1, 3, 4]
 
 
 def test_a_scan_takes_no_record_of_another_segment() -> None:
@@ -299,46 +351,24 @@ def test_a_scan_takes_no_record_of_another_segment() -> None:
         abandon(store)
     device.files[SEGMENT][start_of(3) : start_of(4)] = other.files[SEGMENT][start_of(3) : start_of(4)]
     with open_store(device) as store:
-        assert stored_numbers(store, range(5)) == [0, 1, 2]
+        assert stored_numbers(store, range(5)) == [0, 1, 2, 4]
 
 
-def test_what_a_failed_write_left_behind_is_not_found_by_a_restart() -> None:
-    """The device wrote everything and then failed; one record is written over the first of three."""
+@pytest.mark.parametrize("pages_written", [1, 4, 8, 11])
+def test_what_a_failed_write_left_behind_is_not_found_by_a_restart(pages_written: int) -> None:
+    """The device wrote some of three records and then failed; what is stored next goes behind them."""
     memory = MemoryDevice()
     device = FaultyDevice(memory)
     store = open_store(device)
     store.append([block(0)])
-
-    def write_and_fail() -> int:
-        device.on_write = broken  # type: ignore[assignment]
-        return 3 * RECORD_BYTES - 1
-
-    device.on_write = write_and_fail
+    device.short("write", pages_written * 4096)
     with pytest.raises(OSError, match="wrote"):
         store.append(blocks([1, 2, 3]))
-    device.on_write = lambda: None
+    assert stored_numbers(store, range(5)) == [0]
     store.append([block(4)])
     abandon(store)
     with open_store(memory) as store:
         assert stored_numbers(store, range(5)) == [0, 4]
-
-
-def test_what_a_failed_write_left_at_the_end_is_wiped() -> None:
-    memory = MemoryDevice()
-    device = FaultyDevice(memory)
-    store = open_store(device)
-    store.append([block(0)])
-
-    def write_and_fail() -> int:
-        device.on_write = lambda: None
-        return 2 * RECORD_BYTES - 1
-
-    device.on_write = write_and_fail
-    with pytest.raises(OSError, match="wrote"):
-        store.append(blocks([1, 2]))
-    abandon(store)
-    with open_store(memory) as store:
-        assert stored_numbers(store, range(3)) == [0]
 
 
 @pytest.mark.parametrize("moved", [0, 4096, RECORD_BYTES - 4096])
@@ -346,10 +376,9 @@ def test_a_short_read_is_an_error_and_the_block_stays(moved: int) -> None:
     device = FaultyDevice(MemoryDevice())
     with open_store(device) as store:
         store.append([block(1)])
-        device.on_read = lambda: moved
+        device.short("read", moved)
         with pytest.raises(OSError, match=f"read {moved} of {RECORD_BYTES} bytes"):
             load(store, 1)
-        device.on_read = lambda: None
         assert load(store, 1) == payload(1)
 
 
@@ -358,10 +387,9 @@ def test_a_read_error_is_an_error_and_the_block_stays() -> None:
     device = FaultyDevice(MemoryDevice())
     with open_store(device, stats) as store:
         store.append([block(1)])
-        device.on_read = broken  # type: ignore[assignment]
+        device.fail("read")
         with pytest.raises(OSError, match="Input/output"):
             load(store, 1)
-        device.on_read = lambda: None
         assert load(store, 1) == payload(1)
         assert stats.get("corrupt") == 0
         assert store.namespaces() == {OURS: 1}

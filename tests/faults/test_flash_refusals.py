@@ -13,18 +13,15 @@ from typing import Any
 import pytest
 
 from hifc_ray.errors import DirectoryLocked, FlashFull, ForeignFiles, NewerFormat, NoRoom, StorageError
-from hifc_ray.flash import MemoryDevice
+from hifc_ray.flash import FaultyDevice, MemoryDevice
 from hifc_ray.flash.format import hint_name, segment_name
 from hifc_ray.stats import Stats
 from hifc_ray.types import Tier
 from tests.fakes.flash import (
     SEGMENT_BYTES,
-    FaultyDevice,
     abandon,
     block,
     blocks,
-    broken,
-    no_space,
     open_store,
     stored_numbers,
 )
@@ -118,13 +115,13 @@ def test_a_newer_format_is_refused_and_left_alone(tmp_path: Path, name: str) -> 
         store.append(blocks(range(25)))
     (tmp_path / (hint_name(1) + ".tmp")).write_bytes(b"half")
     data = bytearray((tmp_path / name).read_bytes())
-    data[8:16] = struct.pack("<II", 2, 2 ^ 0xFFFFFFFF)
+    data[8:16] = struct.pack("<II", 3, 3 ^ 0xFFFFFFFF)
     data[16:32] = os.urandom(16)  # a newer release may lay out the rest as it likes
     (tmp_path / name).write_bytes(data)
     before = contents(tmp_path)
     with pytest.raises(NewerFormat) as caught:
         open_store(tmp_path)
-    one_line(caught.value, "format 2", "allowed")
+    one_line(caught.value, "format 3", "allowed")
     assert contents(tmp_path) == before
     with pytest.raises(NewerFormat):  # and not DirectoryLocked: the lock was given back
         open_store(tmp_path)
@@ -182,7 +179,7 @@ def test_disk_full_while_running_refuses_stores_and_loses_nothing() -> None:
     device = FaultyDevice(MemoryDevice())
     with open_store(device, stats) as store:
         store.append(blocks(range(20)))
-        device.on_create = no_space
+        device.fail("create", errno.ENOSPC, count=None)
         used = store.used_bytes
         for attempt in range(1, 4):
             with pytest.raises(FlashFull, match="no room for a segment"):
@@ -190,7 +187,7 @@ def test_disk_full_while_running_refuses_stores_and_loses_nothing() -> None:
             assert stats.get("write_refused", tier=Tier.FLASH, reason="full") == attempt
         assert store.used_bytes <= used
         assert stored_numbers(store, range(21)) == list(range(20))
-        device.on_create = lambda: None
+        device.heal()
         store.append([block(20)])
         assert stored_numbers(store, range(21)) == list(range(21))
         assert stats.get("dropped_blocks") == 0
@@ -200,13 +197,13 @@ def test_a_device_that_fails_at_every_write_costs_no_stored_block() -> None:
     """Were each failure to begin a new segment, a broken drive would wipe the cache one segment after another."""
     stats = Stats()
     device = FaultyDevice(MemoryDevice())
-    with open_store(device, stats) as store:
+    with open_store(device, stats, max_faults=1000) as store:
         store.append(blocks(range(110)))
-        device.on_write = broken  # type: ignore[assignment]
+        device.fail("write", count=None)
         for number in range(110, 170):
             with pytest.raises(OSError, match="Input/output"):
                 store.append([block(number)])
-        device.on_write = lambda: None
+        device.heal()
         assert stats.get("write_refused", tier=Tier.FLASH, reason="error") == 60
         assert stored_numbers(store, range(170)) == list(range(110))
 
@@ -215,7 +212,7 @@ def test_what_earlier_writes_of_a_batch_stored_stays() -> None:
     device = FaultyDevice(MemoryDevice())
     with open_store(device) as store:
         store.append([block(0)])
-        device.on_create = no_space
+        device.fail("create", errno.ENOSPC, count=None)
         with pytest.raises(FlashFull):
             store.append(blocks(range(1, 40)))
         assert stored_numbers(store, range(40)) == list(range(20))

@@ -97,7 +97,7 @@ def test_what_a_device_that_drains_was_giving_away_does_not_come_back() -> None:
     store(flash, range(4), ALICE, 0)
     store(flash, range(4, 8), BOB, 0)
     flash.volumes[0].retire(drain=True)
-    purge_while_held_at("flash.append.written", flash, threading.Thread(target=flash.maintain))
+    purge_while_held_at("flash.append.written", flash, threading.Thread(target=flash.drain, args=[flash.volumes[0]]))
     assert stored_numbers(flash, range(8)) == [4, 5, 6, 7]
     abandon(flash)
     again = FlashStore(both, BLOCK_BYTES, Stats(), devices=devices)

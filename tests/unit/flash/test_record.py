@@ -12,6 +12,7 @@ from hifc_ray.flash.address import MAX_HEADER_BYTES
 from hifc_ray.flash.device import pages
 from hifc_ray.flash.format import checksum
 from hifc_ray.flash.record import STRIPE_DTYPE, FlashBlock, RecordHeader, encode, read_header, write_header
+from hifc_ray.types import Owner
 from tests.fakes.flash import BLOCK_BYTES, LAYOUT, NUM_STRIPES, OURS, STRIPE_BYTES, block, key
 
 RAW = codecs.by_name("raw")
@@ -34,8 +35,8 @@ def header_of(num_blocks: int, num_stripes: int = NUM_STRIPES) -> RecordHeader:
         segment=77,
         segment_uuid=b"u" * 16,
         offset=8192,
-        ordinal=3,
         payload_bytes=rows * STRIPE_BYTES,
+        owner=Owner(2**64 - 1, 12),
     )
 
 
@@ -74,13 +75,14 @@ def test_every_flipped_bit_of_a_header_is_noticed() -> None:
 def test_encoding_checksums_each_stripe_and_copies_none() -> None:
     stored = block(1)
     encoded = encode(stored, RAW)
-    for row, piece in enumerate(encoded.pieces):
-        assert int(encoded.stripes["encoded"][row]) == checksum(stored.buffer[row * STRIPE_BYTES :][:STRIPE_BYTES])
-        assert int(encoded.stripes["raw"][row]) == int(encoded.stripes["encoded"][row])
-        before = piece[0]
-        stored.buffer[row * STRIPE_BYTES] = before ^ 1
-        assert piece[0] == before ^ 1
-    assert encoded.payload_bytes == BLOCK_BYTES
+    (piece,) = encoded.pieces
+    for row in range(NUM_STRIPES):
+        stripe = stored.buffer[row * STRIPE_BYTES :][:STRIPE_BYTES]
+        assert int(encoded.stripes["encoded"][row]) == int(encoded.stripes["raw"][row]) == checksum(stripe)
+        before = stripe[0]
+        stripe[0] = before ^ 1
+        assert piece[row * STRIPE_BYTES] == before ^ 1
+    assert encoded.payload_bytes == len(piece) == BLOCK_BYTES
 
 
 def changed(**what: Any) -> FlashBlock:

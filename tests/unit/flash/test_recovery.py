@@ -1,10 +1,9 @@
 from __future__ import annotations
 
 import stat
-from dataclasses import replace
 from pathlib import Path
 
-from hifc_ray.flash import FlashStore, MemoryDevice
+from hifc_ray.flash import FaultyDevice, FlashStore, MemoryDevice
 from hifc_ray.flash.format import hint_name, segment_name
 from hifc_ray.stats import Stats
 from hifc_ray.types import Tier
@@ -13,16 +12,15 @@ from tests.fakes.flash import (
     OURS,
     RECORD_BYTES,
     THEIRS,
-    FaultyDevice,
     abandon,
     block,
     blocks,
-    broken,
     config,
     key,
     load,
     open_store,
     payload,
+    segment_log,
     stored_numbers,
 )
 
@@ -54,7 +52,7 @@ def test_a_scanned_segment_gets_a_hint_and_gives_its_rest_back(tmp_path: Path) -
     store.append(blocks(range(5)))
     abandon(store)
     abandon(open_store(tmp_path))
-    assert (tmp_path / segment_name(1)).stat().st_size == 4096 + 5 * RECORD_BYTES
+    assert (tmp_path / segment_name(1)).stat().st_size == 4096 + 5 * RECORD_BYTES + 4096  # its filter
     with open_store(tmp_path) as store:
         assert (store.recovered.num_hinted, store.recovered.num_scanned) == (1, 0)
         assert stored_numbers(store, range(5)) == list(range(5))
@@ -71,7 +69,7 @@ def test_many_restarts_with_few_blocks_each_lose_none(tmp_path: Path) -> None:
 def test_a_store_that_took_nothing_leaves_no_segment(tmp_path: Path) -> None:
     open_store(tmp_path).close()
     store = open_store(tmp_path)
-    store._log.with_room(RECORD_BYTES, set())
+    segment_log(store).begin()
     abandon(store)
     with open_store(tmp_path) as store:
         assert store.recovered.num_segments == 0
@@ -96,7 +94,7 @@ def test_the_newer_of_two_records_of_a_key_is_served() -> None:
     store = open_store(device)
     store.append([block(1)])
     store.seal()
-    store._index.remove(key(1), store.locate([key(1)])[0])  # type: ignore[arg-type]
+    store._forget(key(1), store.locate([key(1)])[0], "test")  # type: ignore[arg-type]
     store.append([block(1, salt=5)])
     store.close()
     with open_store(device) as store:
@@ -126,7 +124,7 @@ def test_a_smaller_limit_drops_the_oldest_at_the_start(tmp_path: Path) -> None:
 def test_another_block_size_finds_what_was_stored_with_the_old_one(tmp_path: Path) -> None:
     with open_store(tmp_path) as store:
         store.append(blocks(range(5)))
-    settings = replace(config(tmp_path, 12), segment_bytes=0)
+    settings = config(tmp_path, num_segments=12, segment_bytes=0)
     with FlashStore(settings, 2 * BLOCK_BYTES, Stats()) as store:
         assert stored_numbers(store, range(5)) == list(range(5))
 
@@ -150,7 +148,7 @@ def test_files_are_for_their_owner_alone(tmp_path: Path) -> None:
 def test_a_hint_that_cannot_be_written_costs_a_scan_and_no_block() -> None:
     stats, memory = Stats(), MemoryDevice()
     device = FaultyDevice(memory)
-    device.on_put = broken
+    device.fail("put", count=None)
     store = open_store(device, stats)
     store.append(blocks(range(25)))
     assert stats.get("write_refused", tier=Tier.FLASH, reason="hint") == 1

@@ -23,7 +23,14 @@ def test_a_small_limit_makes_smaller_segments_and_five_of_them_fit() -> None:
 
 
 def test_a_large_limit_makes_larger_segments_so_that_open_files_stay_few() -> None:
-    assert choose_segment_bytes(FlashConfig(limit_bytes=1 << 40), BLOCK) == 4 << 30
+    size = choose_segment_bytes(FlashConfig(limit_bytes=1 << 40), BLOCK)
+    assert 4 << 30 <= size < (4 << 30) + BLOCK + 8192
+
+
+@pytest.mark.parametrize("limit_bytes", [8 << 30, 1 << 40])
+def test_a_segment_has_no_room_at_its_end_that_no_block_fits_in(limit_bytes: int) -> None:
+    size = choose_segment_bytes(FlashConfig(limit_bytes=limit_bytes), BLOCK)
+    assert (size - 4096) % (BLOCK + 8192) == 0
 
 
 def test_too_small_a_limit_names_itself_and_the_least_that_does() -> None:

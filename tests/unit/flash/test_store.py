@@ -9,9 +9,8 @@ import pytest
 
 from hifc_ray import points
 from hifc_ray.clock import ManualClock
-from hifc_ray.config import FlashConfig
 from hifc_ray.errors import ConfigError, FlashFull, StaleAddress
-from hifc_ray.flash import FlashStore, MemoryDevice
+from hifc_ray.flash import FaultyDevice, FlashStore, MemoryDevice
 from hifc_ray.flash.device import pages
 from hifc_ray.stats import Stats
 from hifc_ray.types import Fate, Tier
@@ -21,7 +20,6 @@ from tests.fakes.flash import (
     RECORD_BYTES,
     SEGMENT_BYTES,
     THEIRS,
-    FaultyDevice,
     block,
     blocks,
     config,
@@ -29,6 +27,7 @@ from tests.fakes.flash import (
     load,
     open_store,
     payload,
+    segment_log,
     stored_numbers,
 )
 
@@ -82,13 +81,12 @@ def test_a_batch_larger_than_a_segment_goes_into_several() -> None:
 
 
 def test_blocks_that_fit_go_to_the_device_in_one_write() -> None:
-    device, writes = FaultyDevice(MemoryDevice()), []
-    device.on_write = lambda: writes.append(1)
+    device = FaultyDevice(MemoryDevice())
     with open_store(device) as store:
         store.append([block(0)])
-        writes.clear()
+        before = device.calls["write"]
         store.append(blocks(range(1, 15)))
-        assert len(writes) == 1
+        assert device.calls["write"] == before + 1
 
 
 def test_each_byte_and_block_is_counted() -> None:
@@ -121,7 +119,19 @@ def test_a_long_run_stays_within_the_limit(tmp_path: Path) -> None:
         seen.append(occupied_bytes(tmp_path))
         assert seen[-1] <= limit
 
-    names = ("flash.append.header", "flash.append.written", "flash.hint.tmp", "flash.drop.before", "flash.drop.index")
+    names = (
+        "flash.append.header",
+        "flash.append.written",
+        "flash.hint.tmp",
+        "flash.drop.before",
+        "flash.drop.hint",
+        "flash.drop.index",
+        "flash.seal.footer",
+        "flash.seal.synced",
+        "flash.reclaim.before",
+        "flash.reclaim.carried",
+        "flash.append.part",
+    )
     with open_store(tmp_path) as store:
         with ExitStack() as hooks:
             for name in names:
@@ -206,15 +216,18 @@ def test_where_every_segment_is_being_read_a_store_is_refused_and_works_later() 
     stats = Stats()
     with open_store(MemoryDevice(), stats) as store:
         store.append(blocks(range(120)))
-        held = [store._log.acquire(sequence) for sequence in range(1, 7)]
+        held = [segment_log(store).acquire(sequence) for sequence in range(1, 7)]
+        store.append(blocks(range(120, 140)))  # into the one that was kept free
+        held.append(segment_log(store).acquire(7))
         with pytest.raises(FlashFull, match="do not fit"):
-            store.append([block(120)])
+            store.append([block(140)])
+        assert store.used_bytes <= store.limit_bytes
         assert stats.get("write_refused", tier=Tier.FLASH, reason="full") == 1
-        assert stored_numbers(store, range(121)) == list(range(120))
+        assert stored_numbers(store, range(141)) == list(range(140))
         for segment in held:
-            store._log.release(segment)
-        store.append([block(120)])
-        assert stored_numbers(store, range(121)) == list(range(20, 121))
+            segment_log(store).release(segment)
+        store.append([block(140)])
+        assert stored_numbers(store, range(141)) == list(range(40, 141))
 
 
 def test_a_read_in_flight_while_the_store_closes_still_gets_its_bytes(tmp_path: Path) -> None:
@@ -238,8 +251,7 @@ def test_a_closed_store_takes_nothing(tmp_path: Path) -> None:
 
 def test_close_does_not_wait_for_ever_for_a_write_that_hangs() -> None:
     device = MemoryDevice()
-    settings = FlashConfig(limit_bytes=config().limit_bytes, segment_bytes=SEGMENT_BYTES, write_deadline_s=0.05)
-    store = FlashStore(settings, BLOCK_BYTES, Stats(), devices=[device])
+    store = open_store(device, write_deadline_s=0.05)
     with points.at("flash.append.header", store.close):
         store.append([block(1)])
     assert load(store, 1) == payload(1)

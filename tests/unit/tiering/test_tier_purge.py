@@ -19,7 +19,7 @@ from tests.contracts.tier_client import ALICE, BOB
 from tests.fakes.blocks import SOON, fill, query, request, store
 from tests.fakes.flash import FaultyDevice
 from tests.fakes.remote import Remote
-from tests.fakes.tier import WAIT_S, Held, faulty, in_host, on_flash, open_tier, push_out, serve, words
+from tests.fakes.tier import WAIT_S, Held, faulty, in_host, keep_up, on_flash, open_tier, push_out, serve, words
 
 WHAT = Purge(tenant=ALICE.tenant)
 pytestmark = pytest.mark.timeout(30)
@@ -117,24 +117,20 @@ def test_a_write_that_is_under_way_is_waited_for_and_what_it_wrote_is_purged(
     assert tier.stats.get("purged_blocks", tier=Tier.HOST) == 3
 
 
-def test_a_write_that_hangs_is_purged_when_it_has_returned(
-    tmp_path: Path, device: FaultyDevice, clock: ManualClock
-) -> None:
-    tier = open_tier(tmp_path, flash=device, clock=clock, flash_options={"write_deadline_s": 0.05})
+def test_a_write_that_hangs_is_purged_when_it_has_returned(tmp_path: Path, device: FaultyDevice) -> None:
+    tier = open_tier(tmp_path, flash=device, flash_options={"write_deadline_s": 0.05})
     store(tier, [0], owner=ALICE)
     device.on_write = held = Held()
     begin_demotion(tier, 0)
     held.wait_entered()
     assert tier.purge(WHAT) == PurgeReport(1)
-    clock.advance(10)
-    tier.tick()
+    keep_up(tier)
     assert tier._shared.barred == [WHAT]
     held.let_go()
     assert tier.idle(WAIT_S)
     assert on_flash(tier, [0]) == [0]
     assert asked(tier, 0) == "M"
-    clock.advance(10)
-    tier.tick()
+    keep_up(tier)
     assert on_flash(tier, [0]) == []
     assert not tier._shared.barred
     tier.check()
@@ -174,7 +170,7 @@ def test_a_read_that_is_under_way_publishes_nothing(tier: TieredCache, device: F
 
 
 def test_flash_that_fails_to_forget_stays_barred_until_it_does(
-    tier: TieredCache, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+    tier: TieredCache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store(tier, [0], owner=ALICE)
     push_out(tier, [0])
@@ -188,13 +184,11 @@ def test_flash_that_fails_to_forget_stays_barred_until_it_does(
     monkeypatch.setattr(flash, "purge", failing)
     with pytest.raises(FlashFault, match="the device is gone"):
         tier.purge(WHAT)
-    clock.advance(10)
-    tier.tick()
+    keep_up(tier)
     assert tier.stats.get("purge_failures", reason="FlashFault") == 1
     assert asked(tier, 0) == "M"
     monkeypatch.setattr(flash, "purge", forget)
-    clock.advance(10)
-    tier.tick()
+    keep_up(tier)
     assert not tier._shared.barred
     assert on_flash(tier, [0]) == []
 
