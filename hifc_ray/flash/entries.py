@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -25,22 +26,28 @@ ENTRY = np.dtype(
 )
 EntryArray = npt.NDArray[np.void]
 
+_ROW, _WORDS = struct.Struct("<32s32sQQQII"), struct.Struct("<4Q4QQQQII")  # the same row, its keys as bytes or as words
+
 _PAYLOAD_MASK = (1 << 28) - 1
 
 
 def entry(key: Key, namespace: Namespace, owner: Owner, position: int, place: Place) -> EntryArray:
     """One row."""
-    row = np.zeros(1, ENTRY)
-    row["key"] = np.frombuffer(key, "<u8")
-    row["namespace"] = np.frombuffer(namespace, "<u8")
-    row["tenant"], row["session"], row["position"] = owner.tenant, owner.session, position
-    row["where"] = pack_where(place.segment, place.offset)
-    row["extent"] = pack_extent(place.header_bytes, place.payload_bytes)
-    return row
+    where, extent = pack_where(place.segment, place.offset), pack_extent(place.header_bytes, place.payload_bytes)
+    return np.frombuffer(_ROW.pack(key, namespace, *owner, where, extent, position), ENTRY)
+
+
+def numbers(row: EntryArray) -> tuple[list[int], list[int], int, int, int, int, int]:
+    """One row as plain numbers, in the order of its columns."""
+    found = _WORDS.unpack(row.tobytes())
+    tenant, session, where, extent, position = found[8:]
+    return list(found[:4]), list(found[4:8]), tenant, session, where, extent, position
 
 
 def join_rows(rows: Sequence[EntryArray]) -> EntryArray:
     """All rows in one array."""
+    if len(rows) == 1:
+        return rows[0]
     return np.concatenate(rows) if rows else np.zeros(0, ENTRY)
 
 

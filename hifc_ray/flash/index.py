@@ -11,7 +11,7 @@ from collections.abc import Sequence, Set
 import numpy as np
 
 from hifc_ray.flash import entries as columns
-from hifc_ray.flash.address import OFFSET_BITS, Address, join
+from hifc_ray.flash.address import OFFSET_BITS, Address, join, unpack
 from hifc_ray.flash.entries import ENTRY, EntryArray, keys_as_words
 from hifc_ray.flash.key_table import NO_ROW, KeyTable
 from hifc_ray.flash.node_filter import NodeFilter
@@ -22,6 +22,7 @@ from hifc_ray.types import AnyArray, BoolArray, Fate, IntArray, Key, Namespace, 
 MAX_FATES = 1 << 16
 _LEAST_ROWS = 1024
 _GROWTH = 1.25
+_ALONE = 8  # up to so many blocks, adding one after the other is faster than all at once
 
 
 class Index:
@@ -74,12 +75,15 @@ class Index:
 
     def add(self, entries: EntryArray) -> None:
         """Index these blocks. One that is here already keeps its row and history and moves; of two, the last counts."""
-        if not len(entries):
+        if len(entries) <= _ALONE:
+            for row in range(len(entries)):
+                self._add_one(entries[row : row + 1])
             return
         entries = _last_of_each(entries)
         rows = self._table.find(entries["key"])
         known = rows != NO_ROW
-        self._count(rows[known], -1)
+        if known.any():
+            self._count(rows[known], -1)
         fresh = np.flatnonzero(~known)
         if len(fresh):
             rows[fresh] = self._take_rows(len(fresh))
@@ -96,6 +100,24 @@ class Index:
         if self._fates:
             for words in entries["key"][fresh]:
                 self._fates.pop(columns.key_of(words), None)
+
+    def _add_one(self, entry: EntryArray) -> None:
+        """`add` of one, with few calls of numpy: each of them costs as much for one row as for many."""
+        words, _, tenant, session, where, extent, _ = columns.numbers(entry)
+        row = self._table.find_one(words)
+        if row == NO_ROW:
+            row = self._take_row()
+            self._table.keys[row] = words
+            self._table.insert_one(row)
+            self.hotness.born(np.array([row]), entry["position"], 0)
+            if self._fates:
+                self._fates.pop(columns.key_of(entry["key"]), None)
+        else:
+            self._count_one(row, -1)
+        self._where[row], self._extent[row] = where, extent
+        self._namespace[row] = self._code(Namespace(entry["namespace"].tobytes()))
+        self._tenant[row], self._session[row] = tenant, session
+        self._count_one(row, 1)
 
     def remove(self, rows: IntArray, fate: Fate | None = None) -> None:
         """Forget these blocks, and note why if they may be asked for again."""
@@ -214,8 +236,6 @@ class Index:
         return words
 
     def _count(self, rows: IntArray, sign: int) -> None:
-        if not len(rows):
-            return
         sizes = self.record_bytes(rows)
         for column, keep in ((self.segments(rows), self._count_segment), (self._tenant[rows], self._count_tenant)):
             numbers, group = np.unique(column, return_inverse=True)
@@ -223,6 +243,12 @@ class Index:
             totals = np.bincount(group, weights=sizes).tolist()
             for number, count, size in zip(numbers.tolist(), blocks, totals, strict=True):
                 keep(number, sign * count, sign * int(size))
+
+    def _count_one(self, row: int, sign: int) -> None:
+        place = unpack(join(self._where.item(row), self._extent.item(row)))
+        size = sign * (place.header_bytes + place.payload_bytes)
+        self._count_segment(place.segment, sign, size)
+        self._count_tenant(self._tenant.item(row), sign, size)
 
     def _count_segment(self, segment: int, blocks: int, size_bytes: int) -> None:
         before = self._live.get(segment, (0, 0))
@@ -244,6 +270,12 @@ class Index:
         self._num_free -= count
         return rows
 
+    def _take_row(self) -> int:
+        if not self._num_free:
+            self._grow(1)
+        self._num_free -= 1
+        return self._free.item(self._num_free)
+
     def _grow(self, missing: int) -> None:
         before = len(self._extent)
         after = max(before + missing, int(before * _GROWTH))
@@ -263,12 +295,14 @@ class Index:
         while len(todo):
             first = namespaces[todo[0]]
             same = (namespaces[todo] == first).all(axis=1)
-            name = Namespace(first.tobytes())
-            if name not in self._namespaces:
-                self._namespaces.append(name)
-            codes[todo[same]] = self._namespaces.index(name)
+            codes[todo[same]] = self._code(Namespace(first.tobytes()))
             todo = todo[~same]
         return codes
+
+    def _code(self, namespace: Namespace) -> int:
+        if namespace not in self._namespaces:
+            self._namespaces.append(namespace)
+        return self._namespaces.index(namespace)
 
     def _note(self, key: Key, fate: Fate) -> None:
         self._fates.pop(key, None)

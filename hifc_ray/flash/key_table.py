@@ -14,9 +14,11 @@ Words = npt.NDArray[np.uint64]  # [n, 4] keys as numbers
 NO_ROW = -1
 
 _EMPTY, _DEAD = -1, -2
+_FEW = 16  # up to so many keys, one after the other is faster than all at once
 _LEAST_SIZE = 1024
 # Keys are hashes already; the multiplier (2^64 over the golden ratio) spreads those that tests or peers make by hand.
 _SPREAD = np.uint64(0x9E3779B97F4A7C15)
+_WORD = (1 << 64) - 1
 
 
 class KeyTable:
@@ -41,6 +43,8 @@ class KeyTable:
 
     def find(self, wanted: Words) -> IntArray:
         """[n] row of each key, NO_ROW where there is none."""
+        if len(wanted) <= _FEW:
+            return np.array([self.find_one(words) for words in wanted.tolist()], np.int64)
         return self._probe(wanted)[0]
 
     def insert(self, rows: IntArray) -> None:
@@ -68,6 +72,26 @@ class KeyTable:
         self._num_used -= len(rows)
         self._num_dead += len(rows)
 
+    def find_one(self, words: list[int]) -> int:
+        """The row of a key given as four numbers, or NO_ROW."""
+        at = self._home_of(words)
+        while (row := self._table.item(at)) != _EMPTY:
+            if row >= 0 and self.keys[row].tolist() == words:
+                return row
+            at = (at + 1) & self._mask
+        return NO_ROW
+
+    def insert_one(self, row: int) -> None:
+        """`insert` of one row."""
+        if self._num_used + self._num_dead >= len(self._table) * 3 // 4:
+            self._rebuild(len(self.keys))
+        at = self._home_of(self.keys[row].tolist())
+        while (there := self._table.item(at)) >= 0:
+            at = (at + 1) & self._mask
+        self._num_dead -= there == _DEAD
+        self._num_used += 1
+        self._table[at] = row
+
     def _probe(self, wanted: Words) -> tuple[IntArray, IntArray]:
         """Rows, and where in the table each was found."""
         found = np.full(len(wanted), NO_ROW, np.int64)
@@ -87,6 +111,9 @@ class KeyTable:
     def _home(self, keys: Words) -> IntArray:
         mixed = ((keys[:, 0] ^ keys[:, 3]) * _SPREAD) >> self._shift
         return mixed.astype(np.int64)
+
+    def _home_of(self, words: list[int]) -> int:
+        return ((words[0] ^ words[3]) * int(_SPREAD) & _WORD) >> int(self._shift)
 
     def _allocate(self, rows: int) -> None:
         size = max(_LEAST_SIZE, 1 << (2 * rows - 1).bit_length())

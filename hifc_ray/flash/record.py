@@ -122,21 +122,22 @@ def record_bytes(layout: BlockLayout) -> int:
 def encode(block: FlashBlock, codec: Codec) -> EncodedBlock:
     """Encode and checksum a block. Raises ValueError, with the numbers, for a shape that no record can have."""
     _check_shape(block)
-    stripes = np.zeros(block.num_stripes, STRIPE_DTYPE)
-    pieces = []
-    size = block.stripe_bytes
-    for row in range(block.num_stripes):
-        stripe = block.buffer[row * size : (row + 1) * size]
-        encoded = codec.encode(stripe)
-        digest = checksum(encoded)
-        stripes[row] = (len(encoded), digest, digest if codec.verbatim else checksum(stripe))
-        pieces.append(encoded)
+    size, buffer = block.stripe_bytes, block.buffer
+    raw = [buffer[at : at + size] for at in range(0, block.payload_bytes, size)]
+    pieces = raw if codec.verbatim else [codec.encode(stripe) for stripe in raw]
+    stripes = np.empty(block.num_stripes, STRIPE_DTYPE)
+    stripes["raw"] = [checksum(stripe) for stripe in raw]
     if codec.verbatim:
-        pieces = [block.buffer[: block.payload_bytes]]
+        pieces = [buffer[: block.payload_bytes]]
+        stripes["length"], stripes["encoded"] = size, stripes["raw"]
+    else:
+        stripes["length"] = [len(piece) for piece in pieces]
+        stripes["encoded"] = [checksum(piece) for piece in pieces]
+    num_bytes = sum(map(len, pieces))
     head = header_bytes(1, block.num_stripes, block.layout_text)
     return EncodedBlock(
         block.key, block.namespace, block.layout_text, block.num_stripes, block.stripe_bytes, block.num_tokens,
-        block.position, block.owner, codec.code, pieces, stripes, head, int(stripes["length"].sum()),
+        block.position, block.owner, codec.code, pieces, stripes, head, num_bytes,
     )  # fmt: skip
 
 
@@ -214,7 +215,7 @@ def _check_shape(block: FlashBlock) -> None:
         raise ValueError(f"{count} stripes of {size} bytes; allowed: whole pages, {MAX_PAYLOAD_BYTES} bytes in all")
     if buffer.itemsize != 1 or buffer.ndim != 1 or len(buffer) < block.payload_bytes:
         raise ValueError(f"buffer of {buffer.nbytes} bytes for {block.payload_bytes}")
-    if np.frombuffer(buffer, np.uint8, 1).ctypes.data % PAGE_BYTES:
+    if np.frombuffer(buffer, np.uint8, 1).__array_interface__["data"][0] % PAGE_BYTES:
         raise ValueError(f"buffer is not aligned to {PAGE_BYTES} bytes")
     if len(block.key) != KEY_BYTES or len(block.namespace) != KEY_BYTES:
         raise ValueError(f"key of {len(block.key)}, namespace of {len(block.namespace)} bytes; both have {KEY_BYTES}")
