@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from hifc_ray import keys
-from hifc_ray.cli.options import Address, Namespace
+from hifc_ray.cli.options import Address, FlashDirs, Namespace
 from hifc_ray.cli.output import Json, print_table, results_on_stdout, say, to_json
 from hifc_ray.config import format_bytes
 from hifc_ray.errors import ConfigError
@@ -32,15 +33,18 @@ def purge(
     model_namespace: ModelNames = None,
     address: Address = None,
     namespace: Namespace = "hifc",
+    flash_dir: FlashDirs = None,
     as_json: Json = False,
 ) -> None:
-    """Forget blocks on all engines and tiers of a running cluster.
+    """Forget blocks on all engines and tiers of a running cluster, or with --flash-dir in directories that none uses.
 
     Exit code 1 if nothing is up or something does not answer: what that has is not purged.
     """
     what = selection(tenant_salt, tenant_salt_file, conversation, model_namespace)
+    if flash_dir and address is not None:
+        raise ConfigError(f"--address is {address!r} and --flash-dir is given; allowed: one of them")
     with results_on_stdout(as_json) as results:
-        report = _cluster(what, address, namespace)
+        report = _offline(what, flash_dir) if flash_dir else _cluster(what, address, namespace)
         if as_json:
             print(to_json(report), file=results)
         else:
@@ -93,6 +97,14 @@ def _read(path: Path) -> str:
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
         raise ConfigError(f"--tenant-salt-file is {str(path)!r}: {reason}; allowed: a file with a salt") from error
+
+
+def _offline(what: Purge, directories: list[Path]) -> dict[str, Any]:
+    from hifc_ray.tiering.offline import purge_directories
+
+    went = asdict(purge_directories(directories, what))
+    place = ", ".join(map(str, directories))
+    return {"ok": True, **went, "gpu_blocks": 0, "nodes": [{"node": place, **went}], "engines": []}
 
 
 def _cluster(what: Purge, address: str | None, namespace: str) -> dict[str, Any]:

@@ -120,7 +120,7 @@ class Storer:
         """Publish none of these blocks from now on; a commit that is being sent may yet arrive."""
         with self._changed:
             queued, self._queue = self._queue, deque()
-            dropped = []
+            dropped: list[Filled] = []
             for filled in queued:
                 (dropped if what.covers(filled.namespace, filled.owner) else self._queue).append(filled)
             self._num_active += len(dropped)

@@ -12,10 +12,12 @@ import os
 import secrets
 import struct
 from concurrent.futures import ThreadPoolExecutor
+from hashlib import blake2b
 from pathlib import Path
 
 import xxhash
 
+from hifc_ray import env
 from hifc_ray.config import format_bytes
 from hifc_ray.errors import DirectoryLocked, ForeignFiles, NewerFormat, NoRoom, StorageError
 from hifc_ray.host.table import LINE_BYTES, SlotTable
@@ -116,6 +118,12 @@ def attach(path: Path) -> Arena:
     if version != VERSION:
         raise ForeignFiles(f"arena {path} is of format {version}; this release uses {VERSION}")
     return Arena(path, _map(path), num_slots, slot_bytes, incarnation)
+
+
+def path_for(flash_directory: Path) -> Path:
+    """The arena of a tier outside a cluster: named by its first flash directory, so that it is found again."""
+    name = blake2b(str(flash_directory.resolve()).encode(), digest_size=6).hexdigest()
+    return env.shm_dir() / f"hifc-{name}-local"
 
 
 def lock_path(path: Path) -> Path:

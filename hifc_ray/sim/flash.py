@@ -16,6 +16,7 @@ from hifc_ray.types import AnyArray, BoolArray, FingerprintArray, IntArray
 
 NOWHERE = -1
 NUM_INCUMBENTS = 64  # of the blocks that would leave next, as admission is shown them
+NUM_VIEWS = 8  # segments that are looked at more closely
 
 
 @dataclass
@@ -101,32 +102,37 @@ class LogFlash:
         blocks = np.flatnonzero(self._sequence_of != NOWHERE)
         rank = reclaim.ranks(self._eviction, self._hotness.features(blocks))
         segments = np.searchsorted(self._sealed, self._sequence_of[blocks])  # the open one comes after all others
-        views = self._views(rank, segments)
-        victim = reclaim.choose_segment(views)
+        victim, next_one = self._choose(rank, segments)
         rows = np.flatnonzero(segments == victim)
         record_bytes = self.size.record_bytes
         budget = min(self._credit.available_bytes, self._room_blocks * record_bytes)
         none, all_bytes = np.zeros(len(rows), np.bool_), np.full(len(rows), record_bytes)
         carried = blocks[rows[reclaim.choose_carried(rank[rows], none, all_bytes, budget)]]
-        del self._sealed[victim], views[victim]
+        after = blocks[segments == next_one]
+        del self._sealed[victim]
         self._sequence_of[blocks[rows]] = NOWHERE
         self._put(carried)
         self._credit.carried(len(carried) * record_bytes)
         self.written.carried += len(carried)
         self.written.dropped += len(rows) - len(carried)
-        after = np.flatnonzero(self._sequence_of == self._sealed[reclaim.choose_segment(views)])
         self._incumbents = after[:: max(1, -(-len(after) // NUM_INCUMBENTS))]
 
-    def _views(self, rank: AnyArray, segments: IntArray) -> list[reclaim.SegmentView]:
+    def _choose(self, rank: AnyArray, segments: IntArray) -> tuple[int, int]:
+        """The sealed segment to reclaim, and the one that would be next."""
         count, size = len(self._sealed), self.size
-        sealed = segments < count
-        foreign, num_bytes = np.zeros(int(sealed.sum()), np.bool_), np.full(int(sealed.sum()), size.record_bytes)
+        sealed = np.flatnonzero(segments < count)
+        foreign, num_bytes = np.zeros(len(sealed), np.bool_), np.full(len(sealed), size.record_bytes)
         worth = reclaim.segment_worth(rank[sealed], foreign, num_bytes, segments[sealed], count, size.segment_bytes)
         live = np.bincount(segments[sealed], minlength=count) * size.record_bytes
-        return [
-            reclaim.SegmentView(sequence, size.segment_bytes, int(live_bytes), worth=float(worth_of))
-            for sequence, live_bytes, worth_of in zip(self._sealed, live, worth, strict=True)
+        lowest = np.argsort(worth, kind="stable")[
+            :NUM_VIEWS
+        ].tolist()  # the others cannot be chosen, nothing is foreign
+        views = [
+            reclaim.SegmentView(self._sealed[i], size.segment_bytes, int(live[i]), worth=float(worth[i]))
+            for i in lowest
         ]
+        victim = lowest.pop(reclaim.choose_segment(views))
+        return victim, lowest[0] if lowest else victim
 
 
 class LruFlash:

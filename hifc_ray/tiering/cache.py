@@ -11,7 +11,6 @@ import secrets
 import threading
 import time
 from collections.abc import Sequence
-from hashlib import blake2b
 from pathlib import Path
 
 import numpy as np
@@ -341,7 +340,6 @@ def _own_path(flash: FlashConfig) -> Path:
     Of a directory that is only read several processes may make use.
     """
     if flash.directories and not flash.read_only:
-        name = blake2b(str(flash.directories[0].resolve()).encode(), digest_size=6).hexdigest()
-        return env.shm_dir() / f"hifc-{name}-local"
+        return arena.path_for(flash.directories[0])
     arena.remove_dead(env.shm_dir(), _UNNAMED)
     return env.shm_dir() / f"{_UNNAMED}{secrets.token_hex(6)}"

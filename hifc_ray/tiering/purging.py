@@ -26,7 +26,8 @@ class _Started:
 class Purger:
     """First host memory, then the writes that are under way, then flash; flash is barred to lookups until that is done.
 
-    A write that hangs is not waited for longer than its deadline: the bar then stays until it has returned.
+    A write that hangs is not waited for longer than its deadline: the bar then stays until it has returned. Of flash
+    that is read-only nothing can be purged, and the bar stays for good.
     """
 
     def __init__(self, shared: Shared) -> None:
@@ -48,6 +49,12 @@ class Purger:
         points.reach("tier.purge.withdrawn")
         if shared.flash is None:
             return PurgeReport(len(slots))
+        if shared.config.flash.read_only:
+            shared.stats.add("purges_refused", tier=Tier.FLASH, reason="read-only")
+            raise StorageError(
+                "flash is read-only (tier.flash.read_only), so nothing on it was purged, and what this tier finds of it "
+                "there it does not serve; allowed: a purge by the tier that writes it"
+            )
         end = time.monotonic() + shared.config.flash.write_deadline_s
         while not (settled := self._settled(started)) and time.monotonic() < end:
             time.sleep(_STEP_S)

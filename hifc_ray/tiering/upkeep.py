@@ -98,7 +98,7 @@ class Upkeep:
         written yet.
         """
         flash, get = self._flash, self._shared.stats.get
-        written, stored = get("device_written_bytes"), get("stored_bytes")
+        written, stored = get("device_written_bytes"), get("stored_bytes", tier=Tier.FLASH)
         lives = {str(device.path): device.projected_life_days for device in self.health.devices}
         filter_ = flash.filter
         flash.refresh_filter()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
@@ -32,6 +32,7 @@ def features(n: int, seed: int = 0, foreign_share: float = 0.1) -> Features:
         turn=rng.integers(0, 6, n),
         foreign=rng.random(n) < foreign_share,
         now=now,
+        fingerprint=rng.integers(1, 2**63, n).astype(np.uint64),
     )
 
 
@@ -92,6 +93,24 @@ def test_fifty_thousand_rows_leave_in_the_order_of_a_plain_sort(policy: Eviction
     assert policy.victims(given_features, count).tolist() == rows[:count]
 
 
+@pytest.mark.parametrize("name", sorted(registry.EVICTION))
+@given(n=st.integers(1, 60), seed=st.integers(0, 10_000))
+@settings(max_examples=40, deadline=None)
+def test_victims_leave_by_rising_value(name: str, n: int, seed: int) -> None:
+    policy, given_features = registry.eviction(name), features(n, seed)
+    values = policy.values(given_features)
+    assert values.shape == (n,)
+    assert values.dtype == np.float64
+    order = policy.victims(given_features, n)
+    for group in (order[given_features.foreign[order]], order[~given_features.foreign[order]]):
+        assert (np.diff(values[group]) >= 0).all()
+
+
+def test_values_of_a_row_ask_for_no_other_rows_order(policy: EvictionPolicy) -> None:
+    given_features, shuffled = features(50), np.random.default_rng(1).permutation(50)
+    np.testing.assert_array_equal(policy.values(given_features.take(shuffled)), policy.values(given_features)[shuffled])
+
+
 def test_lru_eats_a_chain_from_its_end() -> None:
     one_chain = Features(
         last_access=np.array([9, 9, 9, 4]),
@@ -106,15 +125,62 @@ def test_lru_eats_a_chain_from_its_end() -> None:
     assert Lru().victims(one_chain, 4).tolist() == [3, 2, 1, 0]
 
 
-@pytest.mark.parametrize("name", sorted(registry.ADMISSION))
-def test_admission_answers_for_every_row(name: str) -> None:
-    policy = registry.admission(name)
-    assert isinstance(policy, AdmissionPolicy)
-    assert policy.name == name
-    for n in (0, 7):
-        admitted = policy.admit(features(n), features(0), 1.0)
+@pytest.fixture(params=sorted(registry.ADMISSION))
+def admission(request: pytest.FixtureRequest) -> AdmissionPolicy:
+    return registry.admission(request.param, registry.eviction("retention"), num_blocks=512)
+
+
+def feed(policy: AdmissionPolicy, seed: int, level: float = 1.0) -> list[bool]:
+    """Batches of accesses and candidates, some of which come back; what was admitted."""
+    rng, answers = np.random.default_rng(seed), []
+    for batch in range(40):
+        candidates = replace(features(8, seed + batch), fingerprint=rng.integers(1, 300, 8).astype(np.uint64))
+        policy.observe(rng.integers(1, 300, 20).astype(np.uint64))
+        answers += policy.admit(candidates, features(16, batch), level).tolist()
+    return answers
+
+
+@pytest.mark.parametrize("n", [0, 1, 7, 3000])
+@pytest.mark.parametrize("level", [0.0, 0.3, 1.0])
+def test_admission_answers_for_every_row(admission: AdmissionPolicy, n: int, level: float) -> None:
+    assert isinstance(admission, AdmissionPolicy)
+    for incumbents in (features(0), features(64, seed=1)):
+        given_features = features(n)
+        before = copy.deepcopy(given_features)
+        admitted = admission.admit(given_features, incumbents, level)
         assert admitted.shape == (n,)
         assert admitted.dtype == np.bool_
+        for field in fields(Features):
+            np.testing.assert_array_equal(getattr(given_features, field.name), getattr(before, field.name))
+
+
+def test_admission_repeats_itself(admission: AdmissionPolicy) -> None:
+    again = registry.admission(admission.name, registry.eviction("retention"), num_blocks=512)
+    assert feed(admission, 3) == feed(again, 3)
+
+
+def test_admission_goes_on_from_a_checkpoint(admission: AdmissionPolicy) -> None:
+    feed(admission, 3)
+    saved = copy.deepcopy(dict(admission.state()))
+    feed(admission, 4)
+    assert all(isinstance(array, np.ndarray) for array in saved.values())
+    other = registry.admission(admission.name, registry.eviction("retention"), num_blocks=512)
+    feed(other, 3)
+    fresh = registry.admission(admission.name, registry.eviction("retention"), num_blocks=512)
+    fresh.restore(saved)
+    assert feed(fresh, 5) == feed(other, 5)
+
+
+@pytest.mark.parametrize("state", [{}, {"ghost": np.zeros(3), "counts": np.zeros(3)}, {"other": np.zeros((2, 2))}])
+def test_a_checkpoint_of_something_else_is_left_aside(admission: AdmissionPolicy, state: dict[str, np.ndarray]) -> None:
+    again = registry.admission(admission.name, registry.eviction("retention"), num_blocks=512)
+    again.restore(state)
+    assert feed(again, 3) == feed(admission, 3)
+
+
+@pytest.mark.parametrize("name", sorted(set(registry.ADMISSION) - {"second-sight"}))
+def test_all_is_admitted_while_there_is_room_and_budget(name: str) -> None:
+    assert registry.admission(name).admit(features(300), features(0), 1.0).all()
 
 
 def test_always_keeps_nothing_off_flash() -> None:
@@ -124,7 +190,9 @@ def test_always_keeps_nothing_off_flash() -> None:
 def test_an_unknown_name_lists_those_that_exist() -> None:
     with pytest.raises(ConfigError, match=r"policy\.eviction is 'belady'; allowed: lru, retention"):
         registry.eviction("belady")
-    with pytest.raises(ConfigError, match=r"policy\.admission is 'never'; allowed: always, budgeted, second-sight, tinylfu"):
+    with pytest.raises(
+        ConfigError, match=r"policy\.admission is 'never'; allowed: always, budgeted, second-sight, tinylfu"
+    ):
         registry.admission("never")
 
 

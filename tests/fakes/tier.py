@@ -102,7 +102,7 @@ def push_out(tier: TieredCache, numbers: Iterable[int], namespace: Namespace = O
     slots = tier._books.find(keys(chain, namespace))
     assert (slots >= 0).all()
     tier._demoter._evict(slots, tier._books.table.generation[slots].astype(np.int64))
-    assert tier.idle(WAIT_S)
+    assert tier._demoter.idle(WAIT_S)
     assert not in_host(tier, chain, namespace)
 
 

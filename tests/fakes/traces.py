@@ -10,6 +10,7 @@ import numpy as np
 
 from hifc_ray.hotness import Hotness
 from hifc_ray.policy import EvictionPolicy
+from hifc_ray.sim import traces
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,12 @@ def conversations(seed: int, num_requests: int, num_prompts: int = 4, prompt_blo
         blocks = [*blocks, *(f"request{number}/{depth}" for depth in range(chance.randint(1, 4)))]
         running.append((blocks, turn + 1))
         yield Request(tuple(blocks), turn)
+
+
+def conversation_trace(seed: int, num_requests: int, num_prompts: int = 4, prompt_blocks: int = 6) -> traces.Trace:
+    """The same conversations as a trace, one request a second."""
+    requests = conversations(seed, num_requests, num_prompts, prompt_blocks)
+    return traces.make(f"seed {seed}", (traces.Request(float(i), r.blocks, r.turn) for i, r in enumerate(requests)))
 
 
 @dataclass(frozen=True)

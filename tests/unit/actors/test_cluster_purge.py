@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from hifc_ray.actors import purging
+from hifc_ray.actors import cluster, purging
 from hifc_ray.actors.calls import CallTimedOut
 from hifc_ray.actors.cluster import Found
 from hifc_ray.messages import Purge, PurgeReport
@@ -39,7 +39,7 @@ class Actor:
 
 
 def purge(monkeypatch: pytest.MonkeyPatch, tiers: dict[str, Actor], engines: dict[str, Actor]) -> dict[str, Any]:
-    monkeypatch.setattr(purging.cluster, "find", lambda namespace: Found(None, None, tiers, engines))
+    monkeypatch.setattr(cluster, "find", lambda namespace: Found(None, None, tiers, engines))
     monkeypatch.setattr(purging, "ask", lambda give, deadline_s: give())
     return purging.purge(WHAT, "hifc")
 

@@ -12,11 +12,17 @@ import pytest
 
 from hifc_ray.actors import connection, purging
 from hifc_ray.cli import main
+from hifc_ray.config import FlashConfig, HostConfig, TierConfig
 from hifc_ray.keys import session_tag, tenant_tag
 from hifc_ray.messages import Purge
-from tests.fakes.blocks import OURS
+from hifc_ray.policies import registry
+from hifc_ray.tiering import TieredCache
+from hifc_ray.types import Owner
+from tests.fakes.blocks import OURS, SLOT_BYTES, store
+from tests.fakes.tier import push_out, serve
 
 HEX = OURS.hex()
+ALICE, BOB = Owner(tenant_tag("pepper"), 10), Owner(2, 20)
 REPORT: dict[str, Any] = {
     "ok": True,
     "host_blocks": 3,
@@ -98,6 +104,8 @@ def test_something_silent_is_said_and_is_exit_code_1(
         (("--model-namespace", "x" * 64), "allowed: 64 hexadecimal digits"),
         (("--model-namespace", HEX[:-2] + "  "), "allowed: 64 hexadecimal digits"),
         (("--tenant-salt-file", "/none"), "--tenant-salt-file is '/none': No such file"),
+        (("--conversation", "a", "--flash-dir", "/none", "--address", "h:1"), "--address is 'h:1' and --flash-dir"),
+        (("--conversation", "a", "--flash-dir", "/none"), "flash directory /none does not exist"),
     ],
 )
 def test_bad_input_is_one_line(asked: list[Purge], arguments: tuple[str, ...], words: str, capfd: Any) -> None:
@@ -129,3 +137,36 @@ def test_no_cluster_is_exit_code_1(capfd: Any, monkeypatch: pytest.MonkeyPatch) 
         address = f"127.0.0.1:{unused.getsockname()[1]}"
         assert main.run(["purge", "--conversation", "chat", "--address", address]) == 1
     assert f"no Ray cluster at {address}" in capfd.readouterr().err
+
+
+def open_here(directory: Path, **options: Any) -> TieredCache:
+    config = TierConfig(HostConfig(arena_bytes=16 * SLOT_BYTES), FlashConfig((directory,), 4 << 20, **options))
+    return TieredCache(config, SLOT_BYTES, registry.eviction("lru"), registry.admission("always"), background=False)
+
+
+def test_directories_of_nobody_are_purged_with_what_a_killed_process_left(tmp_path: Path, capfd: Any) -> None:
+    cache = open_here(tmp_path)
+    store(cache, range(3), owner=ALICE)
+    store(cache, range(3, 5), owner=BOB)
+    push_out(cache, [0, 3])
+    command = ["purge", "--tenant-salt", "pepper", "--flash-dir", str(tmp_path)]
+    assert main.run(command) == 2
+    assert "live process" in capfd.readouterr().err
+    cache.close(flush=False, keep_arena=True)  # as a kill would leave it
+
+    assert main.run([*command, "--json"]) == 0
+    report = json.loads(capfd.readouterr().out)
+    assert (report["ok"], report["host_blocks"], report["flash_blocks"], report["gpu_blocks"]) == (True, 2, 1, 0)
+    assert report["nodes"][0]["node"] == str(tmp_path)
+    assert main.run([*command, "--json"]) == 0
+    assert json.loads(capfd.readouterr().out)["host_blocks"] == 0
+
+    cache = open_here(tmp_path)
+    assert serve(cache, range(3, 5)) == [3, 4]
+    assert serve(cache, range(1)) == serve(cache, [1, 2]) == []
+    cache.close()
+
+
+def test_an_empty_directory_has_nothing_to_purge(tmp_path: Path, capfd: Any) -> None:
+    assert main.run(["purge", "--conversation", "chat", "--flash-dir", str(tmp_path)]) == 0
+    assert str(tmp_path) in capfd.readouterr().out

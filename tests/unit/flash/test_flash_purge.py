@@ -6,7 +6,6 @@ import threading
 from collections.abc import Iterable
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
 from hifc_ray import points
@@ -33,9 +32,9 @@ def lies_on(device: MemoryDevice, number: int) -> bool:
             extent = device.open(name)
         except OSError:
             continue
-        data = np.zeros(size, np.uint8)
+        data = bytearray(size)
         extent.preadv([memoryview(data)], 0)
-        if head in data.tobytes():
+        if head in data:
             return True
     return False
 

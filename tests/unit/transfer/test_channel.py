@@ -185,3 +185,23 @@ def test_several_threads_work_side_by_side(clock: ManualClock, log: Log) -> None
         gate.let_go.set()
     assert channel.close(LONG_S)
     assert set(log.results) == {0, 1}
+
+
+def test_a_channel_is_stuck_when_all_its_threads_are_late(clock: ManualClock, log: Log) -> None:
+    channel = Channel("two", threads=2, queue_limit=4, clock=clock)
+    gates = [Gate(), Gate()]
+    channel.submit(gates[0], log, deadline_s=1.0)
+    channel.submit(gates[1], log, deadline_s=3.0)
+    assert all(gate.begun.wait(LONG_S) for gate in gates)
+    clock.advance(2.0)
+    assert len(channel.overdue()) == 1
+    assert not channel.is_stuck
+    clock.advance(2.0)
+    assert len(channel.overdue()) == 1
+    assert channel.is_stuck
+    gates[1].let_go.set()
+    while channel.num_pending > 1:
+        pass
+    assert not channel.is_stuck
+    gates[0].let_go.set()
+    assert channel.close(LONG_S)
