@@ -314,7 +314,7 @@ class SegmentLog:
 
         Durably, before anything is written over it: else a power loss could bring back its hint, but not its blocks.
         """
-        if self._spare is not None or not self.segment_bytes // 2 <= segment.size_bytes <= self.segment_bytes:
+        if self._spare is not None or not self.segment_bytes // 2 <= segment.size_bytes <= self.cost_bytes:
             return False
         try:
             segment.write([pages(PAGE_BYTES)], 0)

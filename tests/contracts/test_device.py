@@ -14,6 +14,7 @@ from hifc_ray.flash.device import METADATA_BYTES, pages
 from hifc_ray.flash.format import LOCK_NAME
 
 EXTENT = "0000000000000001.segment"
+OTHER = "0000000000000002.segment"
 HINT = "0000000000000001.hint"
 SIZE = 16 * 4096
 
@@ -86,6 +87,32 @@ def test_an_open_extent_outlives_its_name(device: Device) -> None:
     assert bytes(out) == b"\x09" * 4096
     assert EXTENT not in device.sizes()
     extent.close()
+
+
+def test_a_reused_extent_has_its_new_name_and_size_and_its_old_bytes(device: Device) -> None:
+    extent = device.create(EXTENT, SIZE)
+    extent.pwritev([filled(9), filled(8)], 0)
+    extent.truncate(8192)
+    extent.close()
+    for size in (SIZE, 4096):
+        again = device.reuse(EXTENT, OTHER, size)
+        out = filled(1, size)
+        assert again.size_bytes == again.preadv([out], 0) == size
+        assert bytes(out) == (b"\x09" * 4096 + b"\x08" * 4096 + bytes(SIZE))[:size]
+        again.close()
+        assert EXTENT not in device.sizes()
+        assert size <= device.sizes()[OTHER] <= size + METADATA_BYTES
+        device.reuse(OTHER, EXTENT, size).close()
+
+
+def test_reuse_never_takes_over_another_extent(device: Device) -> None:
+    for name in (EXTENT, OTHER):
+        device.create(name, SIZE).close()
+    with pytest.raises(FileExistsError):
+        device.reuse(EXTENT, OTHER, SIZE)
+    assert {EXTENT, OTHER} <= device.sizes().keys()
+    with pytest.raises(FileNotFoundError):
+        device.reuse("0000000000000003.segment", "0000000000000004.segment", SIZE)
 
 
 def test_deleting_what_is_not_there_does_nothing(device: Device) -> None:

@@ -23,10 +23,11 @@ NUM_BLOCKS, PER_SEGMENT = 150, 20
 class Op:
     """One call to the device."""
 
-    kind: str  # create, write, truncate, sync, put, delete
+    kind: str  # create, reuse, write, truncate, sync, put, delete
     name: str
     data: bytes = b""
-    number: int = 0  # offset of a write, size of create and truncate
+    number: int = 0  # offset of a write, size of create, reuse and truncate
+    old: str = ""  # name before reuse
 
 
 class RecordingDevice(MemoryDevice):
@@ -40,6 +41,11 @@ class RecordingDevice(MemoryDevice):
         super().create(name, size_bytes)
         self.ops.append(Op("create", name, number=size_bytes))
         return self.open(name)
+
+    def reuse(self, old: str, new: str, size_bytes: int) -> Extent:
+        super().reuse(old, new, size_bytes)
+        self.ops.append(Op("reuse", new, number=size_bytes, old=old))
+        return self.open(new)
 
     def open(self, name: str) -> Extent:
         return RecordingExtent(name, self)
@@ -72,20 +78,26 @@ class RecordingExtent(MemoryExtent):
 
 @dataclass
 class Disk:
-    """What a drive holds after a power loss: what was synced, and of the rest what `keeps` says."""
+    """What a drive holds after a power loss: what was synced, and of the rest what `keeps` says.
+
+    What was written to a file under its new name is in it under its old one if only the rename is lost.
+    """
 
     keeps: Callable[[], bool]
     files: dict[str, bytearray] = field(default_factory=dict)
     pending: list[Op] = field(default_factory=list)
+    old_names: dict[str, str] = field(default_factory=dict)
 
     def take(self, op: Op) -> None:
         if op.kind == "put":  # the file and all names are durable
-            self._settle(lambda other: other.kind in ("create", "delete"))
+            self._settle(lambda other: other.kind in ("create", "reuse", "delete"))
             self.files[op.name] = bytearray(op.data)
         elif op.kind == "sync":
             self._settle(lambda other: other.name == op.name)
         else:
             self.pending.append(op)
+            if op.kind == "reuse":
+                self.old_names[op.name] = op.old
 
     def lose_power(self) -> MemoryDevice:
         for op in self.pending:
@@ -105,10 +117,18 @@ class Disk:
             self.files[op.name] = bytearray(op.number)
         elif op.kind == "delete":
             self.files.pop(op.name, None)
-        elif op.name in self.files and op.kind == "truncate":
-            del self.files[op.name][op.number :]
-        elif op.name in self.files:
-            self.files[op.name][op.number : op.number + len(op.data)] = op.data
+        elif op.kind == "reuse":
+            data = self.files.pop(op.old, bytearray())[: op.number]
+            self.files[op.name] = data + bytes(op.number - len(data))
+        else:
+            name = op.name
+            while name not in self.files and name in self.old_names:
+                name = self.old_names[name]
+            data = self.files.get(name, bytearray())
+            if op.kind == "truncate":
+                del data[op.number :]
+            else:
+                data[op.number : op.number + len(op.data)] = op.data
 
 
 def recorded() -> list[Op]:
@@ -136,7 +156,7 @@ def test_sealed_blocks_survive_a_power_loss_at_any_point(kept: str) -> None:
     dice = random.Random(7)
     share = {"nothing": 0.0, "some": 0.5, "all": 1.0}[kept]
     ops = recorded()
-    assert {"create", "write", "truncate", "sync", "put", "delete"} == {op.kind for op in ops}
+    assert {"create", "reuse", "write", "truncate", "sync", "put", "delete"} == {op.kind for op in ops}
     for cut in range(len(ops) + 1):
         disk = Disk(lambda: dice.random() < share)
         for op in ops[:cut]:
