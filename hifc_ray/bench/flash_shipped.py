@@ -13,7 +13,7 @@ import numpy as np
 from hifc_ray.bench.contender import Buffers
 from hifc_ray.bench.crew import Op
 from hifc_ray.bench.flash_plan import Plan
-from hifc_ray.errors import TierUnavailable
+from hifc_ray.errors import StaleAddress, TierUnavailable
 from hifc_ray.flash import FlashBlock, FlashStore
 from hifc_ray.stats import Stats
 from hifc_ray.types import KEY_BYTES, Key, Namespace
@@ -64,10 +64,15 @@ class Shipped:
         self._newer.append(block)
 
     def _get(self, block: FlashBlock, lane: int, *, compare: bool = False) -> None:
-        (address,) = self._store.locate([block.key])
-        if address is None:
-            raise TierUnavailable(f"flash lost one of the newest {len(self._newer)} blocks")
         target = self._buffers.target(lane)
-        self._store.read(block.key, _NAMESPACE, address, target)
+        while True:
+            (address,) = self._store.locate([block.key])
+            if address is None:
+                raise TierUnavailable(f"flash lost one of the newest {len(self._newer)} blocks")
+            try:
+                self._store.read(block.key, _NAMESPACE, address, target)
+                break
+            except StaleAddress:  # it has just been carried over
+                continue
         if compare and target != block.buffer:
             raise TierUnavailable("flash returned other bytes than were stored")

@@ -92,9 +92,9 @@ class SegmentLog:
             return self._used_bytes()
 
     def has_room(self, num_bytes: int) -> bool:
-        """Has the limit room for so many bytes of new segments?"""
+        """Has the limit room for so many bytes of new segments, which take over the spare?"""
         with self._lock:
-            return self._used_bytes() - self._spare_bytes + num_bytes <= self.limit_bytes
+            return self._used_bytes() - min(self._spare_bytes, num_bytes) + num_bytes <= self.limit_bytes
 
     @property
     def oldest_sequence(self) -> int:
@@ -203,11 +203,11 @@ class SegmentLog:
         with self._changed:
             return self._changed.wait_for(sealed, timeout_s)
 
-    def drop(self, segment: Segment) -> int | None:
+    def drop(self, segment: Segment, *, keep: bool = False) -> int | None:
         """Drop an idle segment, and forget its blocks; how many there were. None if it is being read: then it stays.
 
         Its bytes would stay on the device until the read ends, and the limit would not hold. OSError: it stays as well,
-        so that a device which deletes nothing costs no block. Its file is deleted, or kept blank for the next segment.
+        so that a device which deletes nothing costs no block. Its file is deleted or, with `keep`, may stay blank for the next segment.
         """
         points.reach("flash.drop.before")
         with self._lock:
@@ -216,7 +216,7 @@ class SegmentLog:
         try:
             self._device.delete(hint_name(segment.sequence))
             points.reach("flash.drop.hint")
-            kept = self._blank(segment)
+            kept = keep and self._blank(segment)
             if not kept:
                 self._device.delete(segment_name(segment.sequence))
         except OSError:
@@ -318,6 +318,7 @@ class SegmentLog:
             return False
         try:
             segment.write([pages(PAGE_BYTES)], 0)
+            self._on_written("segments", PAGE_BYTES)
             segment.extent.sync()
         except OSError:
             return False

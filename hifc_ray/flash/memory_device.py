@@ -95,7 +95,7 @@ class MemoryDevice:
         points.reach("flash.segment.renamed")
         del data[size_bytes:]
         data.extend(bytes(size_bytes - len(data)))
-        return MemoryExtent(data)
+        return self.open(new)
 
     def open(self, name: str) -> Extent:
         return MemoryExtent(self._find(name))

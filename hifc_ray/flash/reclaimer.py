@@ -77,7 +77,7 @@ class Reclaimer:
             if rewrite is not None:
                 self._carry(victim, rows, rank, rewrite)
                 points.reach("flash.reclaim.carried")
-            dropped = self._log.drop(victim)
+            dropped = self._log.drop(victim, keep=needed_bytes > 0)
             if dropped is not None:
                 self._stats.add("dropped_segments", tier=Tier.FLASH)
                 self._stats.add("dropped_blocks", dropped, tier=Tier.FLASH)
