@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence, Set
+from typing import NamedTuple
 
 import numpy as np
 
 from hifc_ray.flash import entries as columns
 from hifc_ray.flash.address import OFFSET_BITS, Address, join
 from hifc_ray.flash.entries import ENTRY, EntryArray, keys_as_words
-from hifc_ray.flash.key_table import NO_ROW, KeyTable
+from hifc_ray.flash.key_table import NO_ROW, KeyTable, Words
 from hifc_ray.flash.node_filter import NodeFilter
 from hifc_ray.hotness import Hotness
 from hifc_ray.policy import Features
@@ -22,6 +23,28 @@ from hifc_ray.types import AnyArray, BoolArray, Fate, IntArray, Key, Namespace, 
 MAX_FATES = 1 << 16
 _LEAST_ROWS = 1024
 _GROWTH = 1.25
+
+
+class Located(NamedTuple):
+    """Where keys were found at one moment, a row each, and whose they were. Columns mean nothing where `found` is not.
+
+    Addresses and owners are made of those that are asked for only.
+    """
+
+    found: BoolArray  # [n]
+    where: AnyArray  # [n] uint64
+    extent: AnyArray  # [n] uint32
+    tenant: AnyArray  # [n] uint64
+    session: AnyArray  # [n] uint64
+
+    def addresses(self, rows: IntArray) -> list[Address]:
+        """The addresses of these, which were found."""
+        parts = zip(self.where[rows].tolist(), self.extent[rows].tolist(), strict=True)
+        return [join(where, extent) for where, extent in parts]
+
+    def owners(self, rows: IntArray) -> list[Owner]:
+        """Whose these are, which were found."""
+        return list(map(Owner, self.tenant[rows].tolist(), self.session[rows].tolist()))
 
 
 class Index:
@@ -58,9 +81,15 @@ class Index:
 
     def find(self, keys: Sequence[Key]) -> IntArray:
         """[keys] row of each key, NO_ROW where it is not here."""
-        if not keys:
-            return np.zeros(0, np.int64)
         return self._table.find(keys_as_words(keys))
+
+    def find_words(self, words: Words) -> IntArray:
+        """`find` for keys as numbers."""
+        return self._table.find(words)
+
+    def where(self, rows: IntArray) -> Located:
+        """Where the blocks of these rows are now."""
+        return Located(rows != NO_ROW, self._where[rows], self._extent[rows], self._tenant[rows], self._session[rows])
 
     def locate(self, rows: IntArray) -> list[Address | None]:
         """The address of each row; None for NO_ROW."""
