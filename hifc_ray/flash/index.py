@@ -267,11 +267,15 @@ class Index:
             del self._tenants[tenant]
 
     def _take_rows(self, count: int) -> IntArray:
-        if count > self._num_free:
-            self._grow(count - self._num_free)
+        self.reserve(count)
         rows = self._free[self._num_free - count : self._num_free][::-1].astype(np.int64)
         self._num_free -= count
         return rows
+
+    def reserve(self, blocks: int) -> None:
+        """Room for so many more blocks, so that it is not made bit by bit."""
+        if blocks > self._num_free:
+            self._grow(blocks - self._num_free)
 
     def _grow(self, missing: int) -> None:
         before = len(self._extent)
@@ -310,8 +314,8 @@ def _last_of_each(entries: EntryArray) -> EntryArray:
     """Without those whose key comes again later."""
     if len(entries) == 1:
         return entries
-    heads = entries["key"][:, 0]
-    if len(np.unique(heads)) == len(heads):
+    ordered = np.sort(entries["key"][:, 0])
+    if (ordered[1:] != ordered[:-1]).all():
         return entries
     last = {words.tobytes(): row for row, words in enumerate(entries["key"])}
     return entries[sorted(last.values())]
