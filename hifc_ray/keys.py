@@ -10,7 +10,7 @@ from hashlib import blake2b
 
 import numpy as np
 
-from hifc_ray.types import KEY_BYTES, FingerprintArray, Key, Namespace
+from hifc_ray.types import KEY_BYTES, Key, Namespace
 
 LAYOUT_VERSION = 1  # rises whenever the bytes of a stored block change their meaning
 
@@ -29,11 +29,6 @@ def chain(namespace: Namespace, tokens: Sequence[int], block_tokens: int) -> lis
 def extend(previous: bytes, token_bytes: bytes) -> bytes:
     """The key after `previous` for one block given as little-endian uint32 token ids."""
     return blake2b(previous + token_bytes, digest_size=KEY_BYTES, person=b"hifc-key").digest()
-
-
-def fingerprints_of(keys: Sequence[Key]) -> FingerprintArray:
-    """[keys] the first 8 bytes of each, as policies see them."""
-    return np.frombuffer(b"".join(keys), "<u8").reshape(-1, KEY_BYTES // 8)[:, 0]
 
 
 def tenant_tag(salt: str) -> int:

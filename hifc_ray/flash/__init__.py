@@ -3,8 +3,10 @@
 from hifc_ray.flash.address import Address, volume_of
 from hifc_ray.flash.budget import WriteBudget
 from hifc_ray.flash.device import Device, Extent
+from hifc_ray.flash.entries import keys_as_words
 from hifc_ray.flash.faulty_device import FaultyDevice
 from hifc_ray.flash.file_device import FileDevice
+from hifc_ray.flash.index import Located
 from hifc_ray.flash.memory_device import MemoryDevice
 from hifc_ray.flash.reading import BlockRead, merge
 from hifc_ray.flash.record import FlashBlock, record_bytes
@@ -21,10 +23,12 @@ __all__ = [
     "FileDevice",
     "FlashBlock",
     "FlashStore",
+    "Located",
     "MemoryDevice",
     "RecoveryReport",
     "Volume",
     "WriteBudget",
+    "keys_as_words",
     "merge",
     "record_bytes",
     "volume_of",

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence, Set
+from typing import NamedTuple
 
 import numpy as np
 
 from hifc_ray.flash import entries as columns
 from hifc_ray.flash.address import OFFSET_BITS, Address, join, unpack
 from hifc_ray.flash.entries import ENTRY, EntryArray, keys_as_words
-from hifc_ray.flash.key_table import NO_ROW, KeyTable
+from hifc_ray.flash.key_table import NO_ROW, KeyTable, Words
 from hifc_ray.flash.node_filter import NodeFilter
 from hifc_ray.hotness import Hotness
 from hifc_ray.policy import Features
@@ -23,6 +24,28 @@ MAX_FATES = 1 << 16
 _LEAST_ROWS = 1024
 _GROWTH = 1.25
 _ALONE = 8  # up to so many blocks, adding one after the other is faster than all at once
+
+
+class Located(NamedTuple):
+    """Where keys were found at one moment, a row each, and whose they were. Columns mean nothing where `found` is not.
+
+    Addresses and owners are made of those that are asked for only.
+    """
+
+    found: BoolArray  # [n]
+    where: AnyArray  # [n] uint64
+    extent: AnyArray  # [n] uint32
+    tenant: AnyArray  # [n] uint64
+    session: AnyArray  # [n] uint64
+
+    def addresses(self, rows: IntArray) -> list[Address]:
+        """The addresses of these, which were found."""
+        parts = zip(self.where[rows].tolist(), self.extent[rows].tolist(), strict=True)
+        return [join(where, extent) for where, extent in parts]
+
+    def owners(self, rows: IntArray) -> list[Owner]:
+        """Whose these are, which were found."""
+        return list(map(Owner, self.tenant[rows].tolist(), self.session[rows].tolist()))
 
 
 class Index:
@@ -59,9 +82,15 @@ class Index:
 
     def find(self, keys: Sequence[Key]) -> IntArray:
         """[keys] row of each key, NO_ROW where it is not here."""
-        if not keys:
-            return np.zeros(0, np.int64)
         return self._table.find(keys_as_words(keys))
+
+    def find_words(self, words: Words) -> IntArray:
+        """`find` for keys as numbers."""
+        return self._table.find(words)
+
+    def where(self, rows: IntArray) -> Located:
+        """Where the blocks of these rows are now."""
+        return Located(rows != NO_ROW, self._where[rows], self._extent[rows], self._tenant[rows], self._session[rows])
 
     def locate(self, rows: IntArray) -> list[Address | None]:
         """The address of each row; None for NO_ROW."""
@@ -264,8 +293,7 @@ class Index:
             del self._tenants[tenant]
 
     def _take_rows(self, count: int) -> IntArray:
-        if count > self._num_free:
-            self._grow(count - self._num_free)
+        self.reserve(count)
         rows = self._free[self._num_free - count : self._num_free][::-1].astype(np.int64)
         self._num_free -= count
         return rows
@@ -275,6 +303,11 @@ class Index:
             self._grow(1)
         self._num_free -= 1
         return self._free.item(self._num_free)
+
+    def reserve(self, blocks: int) -> None:
+        """Room for so many more blocks, so that it is not made bit by bit."""
+        if blocks > self._num_free:
+            self._grow(blocks - self._num_free)
 
     def _grow(self, missing: int) -> None:
         before = len(self._extent)
@@ -315,8 +348,8 @@ def _last_of_each(entries: EntryArray) -> EntryArray:
     """Without those whose key comes again later."""
     if len(entries) == 1:
         return entries
-    heads = entries["key"][:, 0]
-    if len(np.unique(heads)) == len(heads):
+    ordered = np.sort(entries["key"][:, 0])
+    if (ordered[1:] != ordered[:-1]).all():
         return entries
     last = {words.tobytes(): row for row, words in enumerate(entries["key"])}
     return entries[sorted(last.values())]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from hifc_ray.errors import CorruptRecord, ForeignFiles
 from hifc_ray.flash import hint
 from hifc_ray.flash.device import Device
-from hifc_ray.flash.entries import EntryArray, join_rows
+from hifc_ray.flash.entries import EntryArray
 from hifc_ray.flash.format import hint_name, hint_of, is_ours, is_temp, segment_name, segment_of
 from hifc_ray.flash.index import Index
 from hifc_ray.flash.log import SegmentLog
@@ -81,8 +81,10 @@ class Recovery:
                 segment.extent.close()
             raise
         self._log.adopt(self._segments, self._device.sizes())
-        ordered = [hinted[s.number] if s.number not in found else found[s.number] for s in self._segments]
-        self._index.add(join_rows([rows for rows in ordered if rows is not None]))
+        blocks = {**found, **{number: rows for number, rows in hinted.items() if rows is not None}}
+        self._index.reserve(sum(map(len, blocks.values())))
+        for segment in self._segments:  # the later segment counts as asked for later
+            self._index.add(blocks.pop(segment.number))
         self._settle(found)
         num_blocks = len(self._index) - before
         self._stats.add("recovered_blocks", num_blocks, tier=Tier.FLASH)

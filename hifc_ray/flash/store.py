@@ -25,9 +25,10 @@ from hifc_ray.flash import reading
 from hifc_ray.flash.address import MAX_VOLUMES, Address, segment_of, unpack, volume_of
 from hifc_ray.flash.device import Device
 from hifc_ray.flash.drainer import Drainer
-from hifc_ray.flash.entries import addresses, join_rows, key_of
+from hifc_ray.flash.entries import addresses, join_rows, key_of, volumes
 from hifc_ray.flash.file_device import FileDevice
-from hifc_ray.flash.index import Index
+from hifc_ray.flash.index import Index, Located
+from hifc_ray.flash.key_table import Words
 from hifc_ray.flash.node_filter import NodeFilter
 from hifc_ray.flash.purger import Purger
 from hifc_ray.flash.purges import Selector
@@ -39,7 +40,7 @@ from hifc_ray.flash.verify import Mismatch
 from hifc_ray.flash.volume import Parts, Volume
 from hifc_ray.policy import Features, Valuing
 from hifc_ray.stats import Stats
-from hifc_ray.types import AnyArray, Fate, IntArray, Key, Namespace, Owner, Tier
+from hifc_ray.types import AnyArray, Fate, IntArray, Key, Namespace, Tier
 
 log = logging.getLogger(__name__)
 
@@ -126,19 +127,17 @@ class FlashStore:
         with self._lock:
             return self._located(self._index.find(keys))
 
-    def access(self, keys: Sequence[Key], turn: int) -> list[Address | None]:
-        """`locate` for blocks that are asked for: it counts as an access of each that is here."""
+    def look_up(self, words: Words, turn: int | None) -> Located:
+        """`locate` for a batch of keys as numbers; with a `turn` it counts as an access of each block that is here."""
         with self._lock:
-            rows = self._index.find(keys)
-            self._index.hotness.touch(rows[rows >= 0], turn)
-            return self._located(rows)
-
-    def owners(self, keys: Sequence[Key]) -> list[Owner]:
-        """Whose each block is, as far as it is here."""
-        with self._lock:
-            rows = self._index.find(keys)
-            found = iter(self._index.owners(rows[rows >= 0]))
-            return [next(found) if row >= 0 else Owner() for row in rows]
+            rows = self._index.find_words(words)
+            if turn is not None:
+                self._index.hotness.touch(rows[rows >= 0], turn)
+            located = self._index.where(rows)
+        out = self._out()
+        if out:
+            located.found[np.isin(volumes(located.where), out)] = False
+        return located
 
     def fate(self, key: Key) -> Fate | None:
         """Why flash does not serve this key: its device is out, or it left (DROPPED, CORRUPT; as far as known)."""
@@ -340,9 +339,12 @@ class FlashStore:
         return dict(zip(map(key_of, rows["key"]), addresses(rows), strict=True))
 
     def _located(self, rows: IntArray) -> list[Address | None]:
-        found = self._index.locate(rows)
-        out = {volume.number for volume in self.volumes if not volume.breaker.allows()}
+        found, out = self._index.locate(rows), self._out()
         return [None if a is not None and volume_of(a) in out else a for a in found] if out else found
+
+    def _out(self) -> list[int]:
+        """Volumes that are not to be read from now."""
+        return [volume.number for volume in self.volumes if not volume.breaker.allows()]
 
     def _corrupt(self, read: BlockRead, wrong: Mismatch) -> CorruptRecord:
         """A record that failed its checks: out of the index, and what is needed to examine it is kept."""

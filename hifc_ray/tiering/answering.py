@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from hifc_ray.client import NO_LEASE, ChainQuery, Lease, LookupReply, Missed, all_missed
-from hifc_ray.flash import Address
+from hifc_ray.flash import Located, keys_as_words
 from hifc_ray.host.table import TIER_WRITER, tag_of
-from hifc_ray.keys import fingerprints_of
 from hifc_ray.tiering.promotion import Promoter, Promotion
 from hifc_ray.tiering.shared import Shared
 from hifc_ray.types import (
@@ -21,7 +18,6 @@ from hifc_ray.types import (
     GenerationArray,
     IntArray,
     Lookup,
-    Owner,
     SlotArray,
     Tier,
 )
@@ -57,7 +53,7 @@ class Answerer:
             foreign = self._strike_foreign(query, slots)
             found = slots != NO_SLOT
             here = found.nonzero()[0]
-            addresses, on_flash = self._locate(query, found | query.in_gpu, foreign)
+            located, on_flash = self._locate(query, found | query.in_gpu, foreign)
             known = found | query.in_gpu | on_flash
             stop = int(known.argmin())
             stop = len(known) if known[stop] else stop
@@ -65,10 +61,11 @@ class Answerer:
                 books.hotness.touch(slots[here], query.turn)
 
             wanted = (~query.in_gpu[:stop]).nonzero()[0][: self._window]
-            fitting = self._fitting(wanted, on_flash, addresses)
+            fitting = self._fitting(wanted, on_flash, located)
             if fitting < len(wanted):
                 shared.press()
-            wanted, promotions = self._promote(query, wanted[:fitting], on_flash, addresses, slots)
+            wanted = wanted[:fitting]
+            promotions = self._promote(query, wanted, on_flash, located, slots)
             leased = slots[wanted]
             books.lease(leased, holder)
             reply = self._reply(query, wanted, leased, stop)
@@ -86,96 +83,54 @@ class Answerer:
             self._shared.stats.add("namespace_mismatches", len(foreign), tier=Tier.HOST)
         return foreign
 
-    def _locate(
-        self, query: ChainQuery, elsewhere: BoolArray, foreign: IntArray
-    ) -> tuple[list[Address | None], BoolArray]:
-        on_flash = np.zeros(len(elsewhere), np.bool_)
-        if self._shared.flash is None:
-            return [], on_flash
+    def _locate(self, query: ChainQuery, elsewhere: BoolArray, foreign: IntArray) -> tuple[Located | None, BoolArray]:
         flash = self._shared.flash
-        if query.continued:
-            addresses = flash.locate(query.keys)
-        else:
-            addresses = flash.access(query.keys, query.turn)
-            self._shared.admission.observe(fingerprints_of(query.keys))
-        on_flash[:] = [address is not None for address in addresses]
+        if flash is None:
+            return None, np.zeros(len(elsewhere), np.bool_)
+        words = keys_as_words(query.keys)
+        located = flash.look_up(words, None if query.continued else query.turn)
+        if not query.continued:
+            self._shared.admission.observe(words[:, 0])
+        on_flash = located.found & ~elsewhere
         on_flash[foreign] = False
-        on_flash &= ~elsewhere
         if self._shared.barred:
-            self._strike_barred(query, on_flash)
-        return addresses, on_flash
+            self._strike_barred(query, located, on_flash)
+        return located, on_flash
 
-    def _strike_barred(self, query: ChainQuery, on_flash: BoolArray) -> None:
+    def _strike_barred(self, query: ChainQuery, located: Located, on_flash: BoolArray) -> None:
         """What is just being purged from flash is not there any more."""
-        flash, rows = self._shared.flash, on_flash.nonzero()[0].tolist()
-        assert flash is not None
-        owners = flash.owners([query.keys[row] for row in rows])
-        for row, owner in zip(rows, owners, strict=True):
+        rows = on_flash.nonzero()[0]
+        for row, owner in zip(rows.tolist(), located.owners(rows), strict=True):
             if any(what.covers(query.namespace, owner) for what in self._shared.barred):
                 on_flash[row] = False
 
-    def _fitting(self, wanted: IntArray, on_flash: BoolArray, addresses: Sequence[Address | None]) -> int:
+    def _fitting(self, wanted: IntArray, on_flash: BoolArray, located: Located | None) -> int:
         """How many leading blocks can be served, when those on flash need a free slot and a place in a read queue."""
         reads = on_flash[wanted].nonzero()[0]
-        if not len(reads) or self._promoter is None:
+        if not len(reads) or located is None or self._promoter is None:
             return len(wanted)
-        places = [address for row in wanted[reads] if (address := addresses[row]) is not None]
-        room = min(self._shared.books.num_free, self._promoter.fitting(places))
+        room = self._shared.books.num_free
+        room = min(room, self._promoter.fitting(located.addresses(wanted[reads[:room]])))
         return len(wanted) if len(reads) <= room else int(reads[room])
 
     def _promote(
-        self,
-        query: ChainQuery,
-        wanted: IntArray,
-        on_flash: BoolArray,
-        addresses: Sequence[Address | None],
-        slots: SlotArray,
-    ) -> tuple[IntArray, list[Promotion]]:
-        """Slots for those of the wanted blocks that are on flash; what is still wanted, and what is to be read."""
-        reading = wanted[on_flash[wanted]]
-        if not len(reading):
-            return wanted, []
-        owners = self._owners(query, reading, addresses)
-        if len(owners) < len(reading):
-            wanted, reading = wanted[wanted < reading[len(owners)]], reading[: len(owners)]
-        promotions = self._reserve(query, reading, addresses, owners, slots)
-        self._shared.press()
-        return wanted, promotions
-
-    def _owners(self, query: ChainQuery, rows: IntArray, addresses: Sequence[Address | None]) -> list[Owner]:
-        """Whose these blocks on flash are; up to the first that has left its address, and whose is nobody's to say.
-
-        Such a one may still be read: under no owner, it would escape a purge.
-        """
-        flash, keys = self._shared.flash, [query.keys[row] for row in rows]
-        assert flash is not None
-        owners = flash.owners(keys)
-        for number, (row, address) in enumerate(zip(rows.tolist(), flash.locate(keys), strict=True)):
-            if address != addresses[row]:
-                return owners[:number]
-        return owners
-
-    def _reserve(
-        self,
-        query: ChainQuery,
-        rows: IntArray,
-        addresses: Sequence[Address | None],
-        owners: Sequence[Owner],
-        slots: SlotArray,
+        self, query: ChainQuery, wanted: IntArray, on_flash: BoolArray, located: Located | None, slots: SlotArray
     ) -> list[Promotion]:
-        """Slots for blocks that come from flash; the caller pins them before anyone can evict them."""
+        """Slots for those of the wanted blocks that are on flash; the caller pins them before anyone evicts them.
+
+        Address and owner are of one moment: a block under another owner than its own would escape a purge.
+        """
+        rows = wanted[on_flash[wanted]]
+        if not len(rows) or located is None:
+            return []
         keys = [query.keys[row] for row in rows]
-        positions = rows.astype(np.int64)
         new = self._shared.books.reserve(
-            keys, query.namespace, query.layout, positions, TIER_WRITER, query.turn, owners
+            keys, query.namespace, query.layout, rows.astype(np.int64), TIER_WRITER, query.turn, located.owners(rows)
         )
         slots[rows] = new
-        promotions = []
-        for key, row, slot in zip(keys, rows.tolist(), new.tolist(), strict=True):
-            address = addresses[row]
-            assert address is not None
-            promotions.append(Promotion(key, query.namespace, address, slot))
-        return promotions
+        self._shared.press()
+        parts = zip(keys, located.addresses(rows), new.tolist(), strict=True)
+        return [Promotion(key, query.namespace, address, slot) for key, address, slot in parts]
 
     def _reply(
         self, query: ChainQuery, rows: IntArray, leased: SlotArray, stop: int

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from hifc_ray import points
-from hifc_ray.flash import FaultyDevice, FlashStore, MemoryDevice
+from hifc_ray.flash import FaultyDevice, FlashStore, MemoryDevice, keys_as_words
 from hifc_ray.flash.format import segment_name
 from hifc_ray.flash.purges import Selector
 from hifc_ray.flash.segment import Segment
@@ -47,7 +47,7 @@ def full(device: MemoryDevice | FaultyDevice, favoured: range, stats: Stats | No
     """Six segments full of the blocks 0 to 119, of which some are favoured; the next append reclaims."""
     store = open_store(device, stats, policy=Favoured(), carry_share=SHARE)
     store.append(blocks(range(120)))
-    store.access([key(number) for number in favoured], 7)
+    store.look_up(keys_as_words([key(number) for number in favoured]), 7)
     return store
 
 
@@ -100,7 +100,7 @@ def test_what_nobody_uses_is_not_carried() -> None:
     store = open_store(MemoryDevice(), policy=Favoured(), carry_share=SHARE)
     store.append(blocks(range(20), THEIRS))
     store.append(blocks(range(100)))
-    store.access([key(number, THEIRS) for number in range(20)], 7)
+    store.look_up(keys_as_words([key(number, THEIRS) for number in range(20)]), 7)
     store.set_live_namespaces([OURS])
     store.append([block(100)])
     assert store.namespaces() == {OURS: 101}
@@ -194,7 +194,7 @@ def test_a_long_run_writes_little_more_than_it_stores_and_stays_within_the_limit
             count = dice.randint(1, 12)
             store.append(blocks(range(number, number + count)))
             number += count
-            store.access([key(dice.randrange(number)) for _ in range(20)], step)
+            store.look_up(keys_as_words([key(dice.randrange(number)) for _ in range(20)]), step)
             if step % 20 == 7:
                 store.volumes[0].files.put("state.checkpoint", dice.randbytes(dice.randint(1, 60_000)))
             if step % 40 == 11:
