@@ -42,6 +42,10 @@ def _print(report: dict[str, Any]) -> None:
     )
     columns = ("node", "host slots", "flash", "keys asked", "blocks served", "checksum faults", "weights")
     print_table("cache tiers", columns, [_tier_row(tier) for tier in report["tiers"]])
+    devices = [_device_row(tier["node"], device) for tier in report["tiers"] for device in _devices(tier)]
+    if devices:
+        columns = ("node", "flash directory", "state", "used", "write budget left", "written a day", "projected life")
+        print_table("flash devices", columns, devices)
     columns = ("engine", "device", "pool", "tier", "hits", "blocks computed", "tokens saved")
     print_table("engines", columns, [_engine_row(engine) for engine in report["engines"]])
     print_table("services", ("actor", "state"), [_service_row(name, report[name]) for name in ("policy", "manager")])
@@ -59,6 +63,19 @@ def _tier_row(tier: dict[str, Any]) -> tuple[object, ...]:
     host = f"{tier['host']['num_slots']} of {format_bytes(tier['host']['slot_bytes'])}: {', '.join(lines)}"
     counts = (tier["lookup_keys"], tier["served_blocks"], tier["checksum_faults"], f"version {tier['weights_version']}")
     return (tier["node"][:12], host, on_flash, *counts)
+
+
+def _devices(tier: dict[str, Any]) -> list[dict[str, Any]]:
+    return (tier.get("flash") or {}).get("devices", [])
+
+
+def _device_row(node: str, device: dict[str, Any]) -> tuple[object, ...]:
+    used = f"{format_bytes(device['used_bytes'])} of {format_bytes(device['limit_bytes'])}"
+    per_day, days = device["budget_bytes_per_day"], device["projected_life_days"]
+    budget = f"{device['budget_level']:.0%} of {format_bytes(per_day)} a day" if per_day else "no budget"
+    life = "unknown" if days is None else f"{days:,.0f} days"
+    written = format_bytes(device["written_bytes_per_day"])
+    return (node[:12], device["path"], device["state"], used, budget, written, life)
 
 
 def _engine_row(engine: dict[str, Any]) -> tuple[object, ...]:

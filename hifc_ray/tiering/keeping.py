@@ -83,27 +83,31 @@ class Keeper:
             for volume in self._flash.volumes
             if (loaded := checkpoint.load(volume.files, max_age_s, time.time(), self._shared.stats)) is not None
         ]
-        weights, budgets = None, {}
+        known: set[str] = set()
+        weights = None
         if found:
             newest, its_volume = min(found, key=lambda one: one[0].age_s)
             try:
-                weights, budgets = Weights(**newest.notes["weights"]), newest.notes["budgets"]
-                budgets[its_volume.path]["since"] = newest.notes["bytes"]  # of the checkpoint itself
-                self._restore(newest.arrays, newest.notes["admission"])
+                weights = Weights(**newest.notes["weights"])
+                known = self._restore_budgets(newest)
+                its_volume.budget.charge(int(newest.notes["bytes"]))  # it was written after it was made
+                self._restore_history(newest)
                 self._shared.stats.add("checkpoints_restored", tier=Tier.FLASH)
             except (LookupError, TypeError, ValueError) as error:
                 self._shared.stats.add("checkpoint_refused", tier=Tier.FLASH, reason="content")
                 log.warning("a checkpoint was not taken up: %r", error)
         for volume in self._flash.volumes:
-            _restore_budget(volume, budgets.get(volume.path), newest.age_s if found else 0.0)
+            if volume.path not in known:  # what lies here may all have been written today
+                volume.budget.charge(min(volume.log.bytes_since(0, 0), int(volume.budget.bytes_per_day)))
         return weights
 
     def _notes(self, weights: Weights) -> dict[str, Any]:
+        """Position before state: what is written between the two counts twice, and never not at all."""
         return {
             "admission": self._shared.admission.name,
             "weights": asdict(weights),
             "budgets": {
-                volume.path: {"position": volume.log.position, "state": volume.budget.state(), "since": 0}
+                volume.path: {"position": volume.log.position, "state": volume.budget.state()}
                 for volume in self._flash.volumes
             },
         }
@@ -134,26 +138,26 @@ class Keeper:
         ]
         return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]} if parts else {}
 
-    def _restore(self, arrays: Mapping[str, AnyArray], admission: str) -> None:
-        shared, books = self._shared, self._shared.books
+    def _restore_budgets(self, newest: checkpoint.Checkpoint) -> set[str]:
+        """Returns the paths of the volumes whose budget was known."""
+        budgets = newest.notes["budgets"]
+        volumes = [volume for volume in self._flash.volumes if volume.path in budgets]
+        for volume in volumes:
+            noted = budgets[volume.path]
+            sequence, offset = noted["position"]
+            volume.budget.restore(noted["state"], newest.age_s)
+            volume.budget.charge(volume.log.bytes_since(int(sequence), int(offset)))
+        return {volume.path for volume in volumes}
+
+    def _restore_history(self, newest: checkpoint.Checkpoint) -> None:
+        shared, books, arrays = self._shared, self._shared.books, newest.arrays
         with shared.lock:
             rows = books.published()
             _take(books.hotness, rows, books.table.fingerprint[rows], _named(arrays, "host_"))
-            if admission == shared.admission.name:
+            if newest.notes["admission"] == shared.admission.name:
                 shared.admission.restore(_named(arrays, "admission_"))
         for index, rows in self._flash.history_rows(1 << 62):
             _take(index.hotness, rows, index.fingerprints(rows), _named(arrays, "flash_"))
-
-
-def _restore_budget(volume: Volume, noted: Mapping[str, Any] | None, age_s: float) -> None:
-    """Position before state: what is written between the two counts twice, and never not at all."""
-    budget = volume.budget
-    if noted is None:  # what lies here may all have been written today
-        budget.charge(min(volume.log.bytes_since(0, 0), int(budget.bytes_per_day)))
-        return
-    sequence, offset = noted["position"]
-    budget.restore(noted["state"], age_s)
-    budget.charge(volume.log.bytes_since(sequence, offset) + noted["since"])
 
 
 def _exported(hotness: Hotness, rows: IntArray, fingerprints: FingerprintArray) -> dict[str, AnyArray]:

@@ -52,8 +52,8 @@ class Purger:
         if shared.config.flash.read_only:
             shared.stats.add("purges_refused", tier=Tier.FLASH, reason="read-only")
             raise StorageError(
-                "flash is read-only (tier.flash.read_only), so nothing on it was purged, and what this tier finds of it "
-                "there it does not serve; allowed: a purge by the tier that writes it"
+                "flash is read-only (tier.flash.read_only), so nothing on it was purged; this tier no longer serves "
+                "what it finds of it there; allowed: a purge by the tier that writes it"
             )
         end = time.monotonic() + shared.config.flash.write_deadline_s
         while not (settled := self._settled(started)) and time.monotonic() < end:

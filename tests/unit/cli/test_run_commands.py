@@ -144,3 +144,25 @@ def test_status_shows_what_answers_and_what_does_not(capfd: Any) -> None:
     out = capfd.readouterr().out
     for words in ("3 free, 10 resident", "no answer within 10 s", "missing: hifc up starts it", "version 4"):
         assert words in out
+
+
+def test_status_shows_how_flash_devices_wear(capfd: Any) -> None:
+    device = {
+        "path": "/mnt/nvme0",
+        "state": "draining",
+        "used_bytes": 3 * 10**9,
+        "limit_bytes": 4 * 10**9,
+        "budget_bytes_per_day": 10**12,
+        "budget_level": 0.25,
+        "written_bytes_per_day": 5e11,
+        "projected_life_days": 1825.0,
+    }
+    unlimited = {**device, "path": "/mnt/nvme1", "budget_bytes_per_day": 0, "projected_life_days": None}
+    flash = {"blocks": 7, "used_bytes": 3, "limit_bytes": 4, "devices": [device, unlimited]}
+    host = {"num_slots": 1, "slot_bytes": 4096, "slots": {"absent": 1}}
+    tier = {"node": "a" * 40, "host": host, "flash": flash, "lookup_keys": 7, "served_blocks": 5}
+    report = {"ray": "10.0.0.1:6379", "nodes": [], "engines": [], "policy": None, "manager": {}}
+    status._print({**report, "tiers": [{**tier, "checksum_faults": 0, "weights_version": 4}]})
+    out = capfd.readouterr().out
+    for words in ("/mnt/nvme0", "draining", "25% of 1.0 TB a day", "500.0 GB", "1,825 days", "no budget", "unknown"):
+        assert words in out

@@ -171,6 +171,19 @@ def test_a_checkpoint_that_cannot_be_believed_is_counted_and_left_aside(
     again.close(flush=False)
 
 
+def test_a_directory_that_was_moved_keeps_its_history_and_not_its_budget(tmp_path: Path) -> None:
+    device, options = MemoryDevice(path="here"), {"write_bytes_per_day": 100 * RECORD_BYTES}
+    first = open_tier(tmp_path, flash=device, flash_options=options)
+    first.use_weights(Weights(version=7))
+    store(first, range(8))
+    first.close()
+    device.path = "there"
+    again = open_tier(tmp_path, flash=device, flash_options=options)
+    assert again.weights.version == 7
+    assert level(again) <= 1 - 8 / 100
+    again.close(flush=False)
+
+
 def test_checkpoints_take_a_hundredth_of_the_budget_at_most(tmp_path: Path) -> None:
     clock = ManualClock()
     per_day = 2000 * RECORD_BYTES
