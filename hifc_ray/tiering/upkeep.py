@@ -1,6 +1,7 @@
 """Upkeep of flash: checkpoints, health, devices that are out or drain, purges to be finished. Nothing waits for it.
 
-What may hang goes on a thread of its own, an `Errands` one, so that a device that hangs holds up no other.
+What may hang goes on a thread of its own (`Errands`), so that a device that hangs holds up the others once, for no
+longer than its write deadline.
 """
 
 from __future__ import annotations

@@ -162,7 +162,9 @@ def test_the_report_and_the_summary_say_what_happened(tmp_path: Path) -> None:
 
 @pytest.fixture
 def config(flash_dir: Path) -> TierConfig:
-    return TierConfig(HostConfig(arena_bytes=8 * SLOT_BYTES), FlashConfig(directories=(flash_dir,), limit_bytes=4 << 20))
+    return TierConfig(
+        HostConfig(arena_bytes=8 * SLOT_BYTES), FlashConfig(directories=(flash_dir,), limit_bytes=4 << 20)
+    )
 
 
 def make(config: TierConfig, **options: object) -> TieredCache:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from hifc_ray import points
 from hifc_ray.clock import ManualClock
 from hifc_ray.flash import Extent, FaultyDevice, MemoryDevice
 from hifc_ray.flash.memory_device import MemoryExtent
@@ -19,8 +21,9 @@ from hifc_ray.policies.always import Always
 from hifc_ray.policy import Features
 from hifc_ray.tiering import TieredCache
 from hifc_ray.types import BoolArray, Fate, FingerprintArray, Tier
+from tests.contracts.tier_client import ALICE, BOB
 from tests.fakes.blocks import SLOT_BYTES, keys, query, store
-from tests.fakes.tier import WAIT_S, in_host, keep_up, on_flash, open_tier, push_out, serve
+from tests.fakes.tier import WAIT_S, Held, in_host, keep_up, on_flash, open_tier, push_out, serve
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -67,6 +70,11 @@ def refused(tier: TieredCache) -> dict[str, int]:
 
 def fate(tier: TieredCache, number: int) -> Fate:
     return tier._shared.fate(keys([number])[0])
+
+
+def begin_demotion(tier: TieredCache, numbers: range) -> None:
+    slots = tier._books.find(keys(numbers))
+    tier._demoter._evict(slots, tier._books.table.generation[slots].astype(np.int64))
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -160,6 +168,48 @@ def test_one_device_whose_budget_is_spent_leaves_the_writing_to_the_other(tmp_pa
     assert on_flash(tier, range(16)) == list(range(16))
     assert tier._shared.flash.volumes[0].log.segments == []
     assert refused(tier) == {}
+    tier.close(flush=False)
+
+
+def test_what_a_busy_device_may_yet_take_is_not_refused(tmp_path: Path) -> None:
+    devices = [FaultyDevice(MemoryDevice(path=name)) for name in ("busy", "spent")]
+    options = {"queue_blocks": 4, "write_threads": 1}
+    tier = open_tier(tmp_path, flash=devices, clock=ManualClock(), flash_options=options)
+    assert tier._shared.flash is not None
+    spent = tier._shared.flash.volumes[1].budget
+    spent.charge(int(spent.bytes_per_day))
+    store(tier, range(16))
+    with devices[0].hang("write") as hang:
+        begin_demotion(tier, range(4))
+        assert hang.entered.wait(WAIT_S)
+        begin_demotion(tier, range(4, 16))  # one group waits, the others do not fit
+        assert tier._books.counts()["resident"] == 8
+        assert refused(tier) == {}
+    assert tier.idle(WAIT_S)
+    push_out(tier, range(8, 12))
+    assert on_flash(tier, range(16)) == list(range(12))
+    tier.close(flush=False)
+
+
+def test_a_quota_holds_between_the_choice_of_a_block_and_its_write(tmp_path: Path) -> None:
+    tier = open_tier(tmp_path, flash=MemoryDevice(), flash_options={"tenant_quota_bytes": 5 * RECORD_BYTES})
+    store(tier, range(8), owner=ALICE)
+    store(tier, range(8, 12), owner=BOB)
+    held = Held()
+    first = threading.Thread(target=begin_demotion, args=(tier, range(4)))
+    with points.at("tier.demote.before", held):
+        first.start()
+        held.wait_entered()  # chosen, and in no queue yet
+        second = threading.Thread(target=begin_demotion, args=(tier, range(4, 12)))
+        second.start()
+        held.wait_entered()
+        held.let_go()
+        first.join(WAIT_S)
+        second.join(WAIT_S)
+    assert tier.idle(WAIT_S)
+    assert on_flash(tier, range(12)) == [0, 1, 2, 3, 4, 8, 9, 10, 11]
+    assert refused(tier) == {"quota": 3 * SLOT_BYTES}
+    assert not tier._demoter._under_way
     tier.close(flush=False)
 
 
