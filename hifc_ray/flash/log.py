@@ -207,7 +207,8 @@ class SegmentLog:
         """Drop an idle segment, and forget its blocks; how many there were. None if it is being read: then it stays.
 
         Its bytes would stay on the device until the read ends, and the limit would not hold. OSError: it stays as well,
-        so that a device which deletes nothing costs no block. Its file is deleted or, with `keep`, may stay blank for the next segment.
+        so that a device which deletes nothing costs no block. Its file is deleted or, with `keep`, may stay, blank, for
+        the next segment.
         """
         points.reach("flash.drop.before")
         with self._lock:

@@ -19,7 +19,7 @@ import numpy as np
 
 from hifc_ray import points
 from hifc_ray.errors import CorruptRecord, FlashFull, StaleAddress
-from hifc_ray.flash import FileDevice, FlashStore, traffic
+from hifc_ray.flash import FileDevice, FlashStore, keys_as_words, traffic
 from hifc_ray.flash.address import Address, segment_of, sequence_of, volume_of
 from hifc_ray.flash.format import segment_of as sequence_in
 from hifc_ray.policy import Features
@@ -242,7 +242,7 @@ class Life:
         assert self._store is not None
         with self._lock:
             number = dice.choice(list(self._known)) if self._known else 0
-        self._store.access([key(number)], 7 if number % 6 == 0 else 1)
+        self._store.look_up(keys_as_words([key(number)]), 7 if number % 6 == 0 else 1)
         try:
             data = load(self._store, number)
         except (StaleAddress, CorruptRecord) as error:  # reclaimed or purged since it was located

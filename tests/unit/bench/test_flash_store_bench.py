@@ -109,7 +109,12 @@ def test_people_are_told_what_is_short() -> None:
 def test_a_contender_stores_and_reads_what_it_was_given(disk: Path, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[memoryview] = []
     give = Buffers.target
-    monkeypatch.setattr(Buffers, "target", lambda self, lane: read.append(give(self, lane)) or read[-1])
+
+    def given(buffers: Buffers, lane: int) -> memoryview:
+        read.append(give(buffers, lane))
+        return read[-1]
+
+    monkeypatch.setattr(Buffers, "target", given)
     with flash_store.contenders(PLAN, SIZE, disk) as (ways, buffers):
         read.clear()
         for op in [*ways[way].puts(3), *ways[way].gets(2)]:

@@ -161,7 +161,7 @@ def test_status_shows_how_flash_devices_wear(capfd: Any) -> None:
     flash = {"blocks": 7, "used_bytes": 3, "limit_bytes": 4, "devices": [device, unlimited]}
     host = {"num_slots": 1, "slot_bytes": 4096, "slots": {"absent": 1}}
     tier = {"node": "a" * 40, "host": host, "flash": flash, "lookup_keys": 7, "served_blocks": 5}
-    report = {"ray": "10.0.0.1:6379", "nodes": [], "engines": [], "policy": None, "manager": {}}
+    report: dict[str, Any] = {"ray": "10.0.0.1:6379", "nodes": [], "engines": [], "policy": None, "manager": {}}
     status._print({**report, "tiers": [{**tier, "checksum_faults": 0, "weights_version": 4}]})
     out = capfd.readouterr().out
     for words in ("/mnt/nvme0", "draining", "25% of 1.0 TB a day", "500.0 GB", "1,825 days", "no budget", "unknown"):

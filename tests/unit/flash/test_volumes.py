@@ -12,8 +12,9 @@ import pytest
 from hifc_ray import points
 from hifc_ray.clock import ManualClock
 from hifc_ray.errors import ConfigError, CorruptRecord, FlashFull, ForeignFiles
-from hifc_ray.flash import FaultyDevice, FileDevice, FlashStore, MemoryDevice, volume_of
+from hifc_ray.flash import FaultyDevice, FileDevice, FlashStore, MemoryDevice, keys_as_words, volume_of
 from hifc_ray.flash.format import segment_name
+from hifc_ray.layout import PAGE_BYTES
 from hifc_ray.stats import Stats
 from hifc_ray.types import Owner, Tier
 from tests.fakes.flash import (
@@ -40,6 +41,14 @@ def directories(tmp_path: Path) -> list[Path]:
     for directory in found:
         directory.mkdir()
     return found
+
+
+def maintain(store: FlashStore) -> None:
+    """What upkeep does for each device."""
+    for volume in store.volumes:
+        volume.probe()
+        if volume.draining:
+            store.drain(volume)
 
 
 def three(**capacities: int) -> list[MemoryDevice]:
@@ -166,13 +175,13 @@ def test_one_that_fails_is_taken_out_and_the_others_go_on() -> None:
         assert stored_numbers(store, range(30)) == others
         append_one_by_one(store, range(30, 50))
         assert spread(store, range(30, 50))[1] == 0
-        store.maintain()
+        maintain(store)
         assert store.volumes[1].state == "out"
         devices[1].heal()
-        store.maintain()
+        maintain(store)
         assert store.volumes[1].state == "out"  # not tried again yet
         clock.advance(31)
-        store.maintain()
+        maintain(store)
         assert store.volumes[1].state == "ok"
         assert stored_numbers(store, range(50)) == list(range(50))
         assert stats.get("breaker_changes", tier=Tier.FLASH, reason="open") == 1
@@ -188,11 +197,11 @@ def test_one_that_holds_nothing_yet_is_tried_again_too() -> None:
                 store.append([block(0)], volume=0)
         assert store.volumes[0].state == "out"
         clock.advance(31)
-        store.maintain()
+        maintain(store)
         assert store.volumes[0].state == "out"
         devices[0].heal()
         clock.advance(120)
-        store.maintain()
+        maintain(store)
         assert store.volumes[0].state == "ok"
         store.append([block(0)], volume=0)
         assert load(store, 0) == payload(0)
@@ -224,7 +233,7 @@ def test_all_out_says_so() -> None:
 
 
 def test_a_budget_is_drawn_from_the_device_that_has_some() -> None:
-    clock, day = ManualClock(), 10 * RECORD_BYTES
+    clock, day = ManualClock(), PAGE_BYTES + 10 * RECORD_BYTES  # a segment begins with a page
     with open_store(three(), clock=clock, write_bytes_per_day=day) as store:
         for number in range(30):
             volume = store.draw(RECORD_BYTES)
@@ -237,7 +246,7 @@ def test_a_budget_is_drawn_from_the_device_that_has_some() -> None:
 
 def drained(store: FlashStore, volume: int, numbers: range) -> None:
     for _ in range(20):
-        store.maintain()
+        maintain(store)
         if not spread(store, numbers)[volume]:
             return
     raise AssertionError(f"{spread(store, numbers)[volume]} blocks are left on volume {volume}")
@@ -248,9 +257,9 @@ def test_one_that_drains_gives_its_blocks_to_the_others_the_best_first() -> None
     with open_store(devices, num_segments=12) as store:
         store.append(blocks(range(40)), volume=0)
         store.append(blocks(range(40, 80)), volume=1)
-        store.access([key(number) for number in range(35, 40)], 3)
+        store.look_up(keys_as_words([key(number) for number in range(35, 40)]), 3)
         store.volumes[0].retire(drain=True)
-        store.maintain()
+        maintain(store)
         assert spread(store, range(35, 40))[0] == 0
         drained(store, 0, range(40))
         assert stored_numbers(store, range(80)) == list(range(80))
@@ -280,7 +289,7 @@ def test_a_drain_with_nowhere_to_go_keeps_serving() -> None:
         for volume in store.volumes:
             volume.retire(drain=True)
         for _ in range(5):
-            store.maintain()
+            maintain(store)
         assert stored_numbers(store, range(30)) == list(range(30))
 
 
@@ -298,7 +307,7 @@ def test_a_block_on_two_volumes_after_a_kill_in_a_drain_is_served_once(point: st
         raise Killed
 
     with points.at(point, die), pytest.raises(Killed):
-        store.maintain()
+        maintain(store)
     abandon(store)
     with open_store(devices) as again:
         assert again.num_blocks == 10
