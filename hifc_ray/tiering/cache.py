@@ -258,6 +258,7 @@ class TieredCache:
         """Forget blocks: out of host memory at once, off flash before this returns, and served to nobody meanwhile.
 
         Engines that hold such a block, or write one, lose it; a block that an engine stores later is a new store.
+        Raises `StorageError`, `FlashFault` or OSError if flash cannot forget now: it stays barred and is tried again.
         """
         return self._purger.purge(what)
 
