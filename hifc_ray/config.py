@@ -73,7 +73,7 @@ class FlashConfig:
 
     directories: tuple[Path, ...] = ()
     limit_bytes: int = 4 << 30  # of all directories together
-    segment_bytes: int = 0  # 0: room for 16 blocks, at least 64 MiB, or what the limit allows
+    segment_bytes: int = 0  # 0: room for 16 blocks, usually 16 to 64 MiB, or what the limit allows
     read_threads: int = 4  # of each device
     write_threads: int = 2  # of each device
     queue_blocks: int = 64  # jobs that may wait in each direction of each device; more are refused and counted

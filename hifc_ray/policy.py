@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -33,6 +33,13 @@ class Features:
 
     def __len__(self) -> int:
         return len(self.last_access)
+
+    @classmethod
+    def join(cls, parts: Sequence[Features]) -> Features:
+        """The features of all parts, of which there is one at least, as of the last one's now."""
+        names = [field.name for field in fields(cls) if field.name != "now"]
+        columns = {name: np.concatenate([getattr(part, name) for part in parts]) for name in names}
+        return cls(**columns, now=parts[-1].now)
 
     def take(self, rows: IntArray | BoolArray) -> Features:
         """The features of these rows, in this order."""

@@ -34,6 +34,7 @@ from hifc_ray.types import AnyArray, IntArray, Tier
 
 log = logging.getLogger(__name__)
 
+_CHUNK_ROWS = 1 << 14  # copied while the lock is held
 _CARRY_BYTES = 4 << 20  # read and written again in one go
 
 Rewrite = Callable[[list[EncodedBlock]], None]
@@ -116,10 +117,7 @@ class Reclaimer:
 
     def _choose(self, idle: Sequence[Segment]) -> tuple[Segment, IntArray, Ranks]:
         """The segment to give up, its rows in the order in which they lie, and the rank of each."""
-        with self._lock:
-            rows = self._index.on_volume(self._number)
-            features, sizes = self._index.features(rows), self._index.record_bytes(rows)
-            numbers = self._index.segments(rows)
+        rows, features, sizes, numbers = self._snapshot()
         rank = ranks(self._policy, features)
         order = sorted(range(len(idle)), key=lambda position: idle[position].number)
         known = np.array([idle[position].number for position in order], np.int64)
@@ -133,6 +131,23 @@ class Reclaimer:
         with self._lock:
             its = its[np.argsort(self._index.places(rows[its]))]
         return victim, rows[its], rank[its]
+
+    def _snapshot(self) -> tuple[IntArray, Features, IntArray, IntArray]:
+        """Rows of all blocks of the volume, their history, bytes of their records, numbers of their segments.
+
+        Copied in chunks, so that nobody waits long for the lock; a row may get another block in between, which the
+        holder of the pen looks at again before anything is done with it.
+        """
+        with self._lock:
+            rows = self._index.on_volume(self._number)
+        features, sizes, numbers = [], [], []
+        for begin in range(0, max(1, len(rows)), _CHUNK_ROWS):
+            part = rows[begin : begin + _CHUNK_ROWS]
+            with self._lock:
+                features.append(self._index.features(part))
+                sizes.append(self._index.record_bytes(part))
+                numbers.append(self._index.segments(part))
+        return rows, Features.join(features), np.concatenate(sizes), np.concatenate(numbers)
 
     def _views(
         self, idle: list[Segment], segment: IntArray, rank: Ranks, features: Features, sizes: IntArray

@@ -13,6 +13,8 @@ from hifc_ray.layout import PAGE_BYTES, round_up
 MIN_SEGMENTS = 5
 MIN_RECORDS = 16  # of the largest block, in each segment
 USUAL_SEGMENT_BYTES = 64 << 20
+LEAST_USUAL_BYTES = 16 << 20  # each is synced once, whatever its size
+MANY_SEGMENTS = 128  # with fewer, hot and cold blocks lie in one segment, and reclaim costs hits
 MAX_SEGMENTS = 256  # keeps open files few on large devices; each segment is one
 BASE_BYTES = 16 * 1024  # the directory itself and its lock
 _HINT_SHARE = 64  # a hint's row has 96 bytes and a filter 2 bytes a block, a record at least two pages
@@ -52,6 +54,7 @@ def choose_segment_bytes(config: FlashConfig, block_bytes: int, num_volumes: int
             f"({MIN_RECORDS} blocks of {block_bytes} bytes) to {most} (a fifth of the limit of a device)"
         )
     record = round_up(block_bytes, PAGE_BYTES) + 2 * PAGE_BYTES
-    usual = max(least, USUAL_SEGMENT_BYTES, limit // MAX_SEGMENTS)
+    many = min(USUAL_SEGMENT_BYTES, max(LEAST_USUAL_BYTES, limit // MANY_SEGMENTS))
+    usual = max(least, many, limit // MAX_SEGMENTS)
     usual = PAGE_BYTES + round_up(usual - PAGE_BYTES, record)  # no room at its end that no block fits in
     return asked or min(usual, most)

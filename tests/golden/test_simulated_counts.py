@@ -9,14 +9,14 @@ from hifc_ray.sim import run
 from tests.fakes.traces import conversation_trace
 
 GOLDEN = {  # hits of 9,775 accesses, blocks admitted to flash, carried over, refused, read from flash after a write
-    ("lru", "always"): (7559, 1913, 188, 0, 1246),
-    ("lru", "budgeted"): (5319, 524, 48, 3231, 228),
-    ("lru", "second-sight"): (7109, 1291, 123, 1100, 881),
-    ("lru", "tinylfu"): (6511, 735, 70, 2404, 511),
-    ("retention", "always"): (7510, 2082, 204, 0, 1095),
-    ("retention", "budgeted"): (5037, 570, 54, 3293, 258),
-    ("retention", "second-sight"): (6933, 1276, 123, 1271, 791),
-    ("retention", "tinylfu"): (6435, 783, 75, 2326, 497),
+    ("lru", "always"): (7786, 1676, 167, 0, 1092),
+    ("lru", "budgeted"): (5230, 461, 41, 3382, 195),
+    ("lru", "second-sight"): (7261, 1190, 116, 1083, 815),
+    ("lru", "tinylfu"): (6853, 921, 91, 1822, 592),
+    ("retention", "always"): (7530, 1891, 187, 0, 971),
+    ("retention", "budgeted"): (5095, 519, 51, 3310, 231),
+    ("retention", "second-sight"): (7001, 1264, 125, 1265, 737),
+    ("retention", "tinylfu"): (6727, 1012, 100, 1869, 609),
 }
 
 

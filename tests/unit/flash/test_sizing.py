@@ -9,15 +9,16 @@ from hifc_ray.flash.sizing import BASE_BYTES, MIN_SEGMENTS, choose_segment_bytes
 BLOCK = 11_796_480  # of the default model in float32
 
 
-def test_usually_a_segment_has_room_for_16_blocks_and_64_mib() -> None:
+def test_usually_a_segment_has_room_for_16_blocks_and_16_to_64_mib() -> None:
     assert 16 * BLOCK <= choose_segment_bytes(FlashConfig(limit_bytes=2 << 30), BLOCK) < 17 * BLOCK
-    assert choose_segment_bytes(FlashConfig(limit_bytes=2 << 30), 4096) == 64 << 20
+    for limit_bytes, size in ((1 << 30, 16 << 20), (4 << 30, 32 << 20), (8 << 30, 64 << 20), (16 << 30, 64 << 20)):
+        assert size <= choose_segment_bytes(FlashConfig(limit_bytes=limit_bytes), 4096) < size + 3 * 4096
 
 
 def test_a_small_limit_makes_smaller_segments_and_five_of_them_fit() -> None:
-    limit = 100 << 20
+    limit = 50 << 20
     size = choose_segment_bytes(FlashConfig(limit_bytes=limit), 4096)
-    assert size < 64 << 20
+    assert size < 16 << 20
     assert MIN_SEGMENTS * segment_cost(size) + BASE_BYTES <= limit
     assert MIN_SEGMENTS * segment_cost(size + 65536) + BASE_BYTES > limit
 
