@@ -44,6 +44,7 @@ class Purger:
             entries = join_rows(self._unerased)
             for volume in self._volumes:
                 volume.erase(entries[volumes(entries["where"]) == volume.number])
+                volume.quarantine.forget_pages()
             self._unerased = []
         finally:
             self._moving.release()

@@ -11,7 +11,7 @@ import json
 import logging
 import threading
 from collections import deque
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from hifc_ray.clock import Clock
@@ -91,6 +91,14 @@ class Quarantine:
                 self._unsaved = True
         finally:
             self._pen.release()
+
+    def forget_pages(self) -> None:
+        """Keep what is known of each fault, but no byte of what was stored: a purge cannot tell whose it was."""
+        with self._lock:
+            bare = [replace(fault, header="", stripe="") for fault in self._faults]
+            self._unsaved = self._unsaved or bare != list(self._faults)
+            self._faults = deque(bare, MAX_FAULTS)
+        self.flush()
 
     def all(self) -> list[Fault]:
         """Oldest first, those of former runs included."""

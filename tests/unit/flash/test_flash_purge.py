@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import threading
 from collections.abc import Iterable
 from dataclasses import replace
@@ -9,11 +10,13 @@ from dataclasses import replace
 import pytest
 
 from hifc_ray import points
+from hifc_ray.errors import CorruptRecord
 from hifc_ray.flash import FlashStore, MemoryDevice
+from hifc_ray.flash.format import FAULTS_NAME
 from hifc_ray.stats import Stats
 from hifc_ray.types import Owner, Tier
 from tests.fakes.blocks import THEIRS
-from tests.fakes.flash import BLOCK_BYTES, abandon, block, config, open_store, payload, stored_numbers
+from tests.fakes.flash import BLOCK_BYTES, abandon, block, config, load, open_store, payload, stored_numbers
 from tests.fakes.tier import Held
 
 ALICE, BOB = Owner(1, 10), Owner(2, 20)
@@ -102,3 +105,20 @@ def test_what_a_device_that_drains_was_giving_away_does_not_come_back() -> None:
     again = FlashStore(both, BLOCK_BYTES, Stats(), devices=devices)
     assert stored_numbers(again, range(8)) == [4, 5, 6, 7]
     again.close()
+
+
+def test_a_purge_leaves_no_bytes_among_what_is_kept_of_faults() -> None:
+    device = MemoryDevice()
+    with open_store(device) as flash:
+        store(flash, range(3), ALICE)
+        segment = next(name for name in device.files if name.endswith(".segment"))
+        at = device.files[segment].index(payload(1)[4096:4160])
+        device.files[segment][at] ^= 1
+        with pytest.raises(CorruptRecord, match="stripe"):
+            load(flash, 1)
+        (fault,) = flash.volumes[0].quarantine.all()
+        assert base64.b64decode(fault.stripe)[1:] == payload(1)[4097:8192]
+        flash.purge(tenant=ALICE.tenant)
+        (kept,) = flash.volumes[0].quarantine.all()
+        assert (kept.key, kept.reason, kept.header, kept.stripe) == (fault.key, "stripe", "", "")
+        assert fault.stripe.encode() not in bytes(device.files[FAULTS_NAME])
