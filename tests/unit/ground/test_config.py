@@ -117,7 +117,11 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
 def test_values_go_on_top_of_a_file_by_dotted_name(tmp_path: Path) -> None:
     file = tmp_path / "hifc.yaml"
     file.write_text("tier: {host: {arena_bytes: 1GiB, window_share: 0.5}}\n")
-    values = {"tier.host.arena_bytes": "2GiB", "tier.flash.directories": [tmp_path, tmp_path / "second"], "engine.model": None}
+    values = {
+        "tier.host.arena_bytes": "2GiB",
+        "tier.flash.directories": [tmp_path, tmp_path / "second"],
+        "engine.model": None,
+    }
     loaded = config.load(file, values)
     assert loaded.tier.host == HostConfig(arena_bytes=2 << 30, window_share=0.5)
     assert loaded.tier.flash.directories == (tmp_path, tmp_path / "second")
