@@ -46,6 +46,16 @@ class Hotness:
         self.foreign[rows] = False
         self.touch(rows, turn)
 
+    def born_one(self, row: int, position: int, turn: int) -> None:
+        """`born` of one, in a tenth of the time."""
+        self.now += 1
+        weight = self._weight()
+        self.last[row], self.previous[row] = self.now, -1
+        self._grown[row] = weight
+        self.attention[row] = np.nan
+        self.position[row], self.turn[row] = position, turn
+        self.foreign[row] = False
+
     def touch(self, rows: SlotArray, turn: int) -> None:
         """These blocks were asked for, together: they share one moment, which is their last access."""
         self.now += len(rows)

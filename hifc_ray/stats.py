@@ -10,6 +10,8 @@ from collections import defaultdict
 
 from hifc_ray.types import Tier
 
+_TAGS: dict[Tier | None, str] = {None: "", **{tier: tier.name.lower() for tier in Tier}}
+
 
 class Stats:
     """Monotonic counters by (name, tier, reason). Safe from any thread."""
@@ -20,7 +22,7 @@ class Stats:
 
     def add(self, name: str, amount: float = 1, *, tier: Tier | None = None, reason: str = "") -> None:
         """Add `amount` to one counter."""
-        tag = tier.name.lower() if tier is not None else ""
+        tag = _TAGS[tier]
         with self._lock:
             self._counts[name, tag, reason] += amount
 

@@ -6,11 +6,14 @@ It knows bytes and names, nothing of caches. Faults are OSError.
 from __future__ import annotations
 
 import mmap
+import threading
 from collections.abc import Sequence
 from typing import Protocol
 
 # What one extent may use beyond its size: the file system's own blocks that map a fragmented file.
 METADATA_BYTES = 16 * 1024
+
+_scratch = threading.local()
 
 
 class Extent(Protocol):
@@ -101,3 +104,12 @@ class Device(Protocol):
 def pages(size_bytes: int) -> memoryview:
     """Zeroed, page-aligned memory."""
     return memoryview(mmap.mmap(-1, size_bytes))
+
+
+def scratch_pages(use: str, size_bytes: int) -> memoryview:
+    """Page-aligned memory of this thread, with anything in it, good until the next call for the same use."""
+    kept: memoryview | None = getattr(_scratch, use, None)
+    if kept is None or len(kept) < size_bytes:
+        kept = pages(size_bytes)
+        setattr(_scratch, use, kept)
+    return kept[:size_bytes]

@@ -84,6 +84,11 @@ def checksum(data: bytes | memoryview) -> int:
     return xxhash.xxh3_64_intdigest(data)
 
 
+def with_checksum(data: bytes) -> bytes:
+    """The data and its checksum."""
+    return data + _CHECKSUM.pack(checksum(data))
+
+
 def put_checksum(data: memoryview) -> None:
     """Checksum of all but the last 8 bytes, into the last 8 bytes."""
     data[-CHECKSUM_BYTES:] = _CHECKSUM.pack(checksum(data[:-CHECKSUM_BYTES]))

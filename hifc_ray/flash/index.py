@@ -23,7 +23,7 @@ from hifc_ray.types import AnyArray, BoolArray, Fate, IntArray, Key, Namespace, 
 MAX_FATES = 1 << 16
 _LEAST_ROWS = 1024
 _GROWTH = 1.25
-_ALONE = 8  # up to so many blocks, adding one after the other is faster than all at once
+_ALONE = 32  # up to so many blocks, adding one after the other is faster than all at once
 
 
 class Located(NamedTuple):
@@ -132,13 +132,13 @@ class Index:
 
     def _add_one(self, entry: EntryArray) -> None:
         """`add` of one, with few calls of numpy: each of them costs as much for one row as for many."""
-        words, _, tenant, session, where, extent, _ = columns.numbers(entry)
+        words, _, tenant, session, where, extent, position = columns.numbers(entry)
         row = self._table.find_one(words)
         if row == NO_ROW:
             row = self._take_row()
             self._table.keys[row] = words
             self._table.insert_one(row)
-            self.hotness.born(np.array([row]), entry["position"], 0)
+            self.hotness.born_one(row, position, 0)
             if self._fates:
                 self._fates.pop(columns.key_of(entry["key"]), None)
         else:

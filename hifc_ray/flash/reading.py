@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hifc_ray import points
 from hifc_ray.errors import CorruptRecord
 from hifc_ray.flash.address import Address, Place, unpack
-from hifc_ray.flash.device import pages
+from hifc_ray.flash.device import pages, scratch_pages
 from hifc_ray.flash.record import RecordHeader
 from hifc_ray.flash.segment import Segment
 from hifc_ray.flash.verify import Mismatch, check_header, check_record, check_stripes
@@ -17,7 +16,6 @@ from hifc_ray.types import Key, Namespace
 
 _MERGED_BYTES = 8 << 20  # longer reads gain no bandwidth, and their first block would wait for their last
 _MERGED_BLOCKS = 512  # a preadv takes 1024 buffers (IOV_MAX of Linux), and each block is two
-_scratch = threading.local()
 
 
 @dataclass(frozen=True)
@@ -52,7 +50,7 @@ def merge(addresses: Sequence[Address]) -> list[list[int]]:
 def read_run(segment: Segment, reads: Sequence[BlockRead]) -> list[Mismatch | None]:
     """Read neighbours in one go, straight into place; for each, None or what is wrong with it. Raises OSError."""
     places = [unpack(read.address) for read in reads]
-    heads = header_pages(sum(place.header_bytes for place in places))
+    heads = scratch_pages("read", sum(place.header_bytes for place in places))
     buffers, of_each, at = [], [], 0
     for read, place in zip(reads, places, strict=True):
         if len(read.out) < place.payload_bytes:
@@ -95,11 +93,3 @@ class StripeReader:
         wrong = check_stripes(header, out[:size], first, count)
         if wrong is not None:
             raise CorruptRecord(f"segment {self._place.segment} at {self._place.offset}: {wrong.detail}")
-
-
-def header_pages(size_bytes: int) -> memoryview:
-    """Page-aligned memory of this thread, good until its next use."""
-    kept: memoryview | None = getattr(_scratch, "pages", None)
-    if kept is None or len(kept) < size_bytes:
-        kept = _scratch.pages = pages(size_bytes)
-    return kept[:size_bytes]

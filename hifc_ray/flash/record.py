@@ -19,7 +19,7 @@ import numpy.typing as npt
 from hifc_ray.codecs import Codec
 from hifc_ray.errors import CorruptRecord, NewerFormat
 from hifc_ray.flash.address import MAX_HEADER_BYTES, MAX_PAYLOAD_BYTES
-from hifc_ray.flash.format import CHECKSUM_BYTES, STAMP, check_checksum, check_stamp, checksum, put_checksum, stamp
+from hifc_ray.flash.format import CHECKSUM_BYTES, STAMP, check_checksum, check_stamp, checksum, stamp, with_checksum
 from hifc_ray.layout import PAGE_BYTES, BlockLayout, round_up
 from hifc_ray.types import KEY_BYTES, NOBODY, Key, Namespace, Owner
 
@@ -28,6 +28,7 @@ RUN_BLOCKS = (1, 2, 4)
 STRIPE_DTYPE = np.dtype([("length", "<u4"), ("encoded", "<u8"), ("raw", "<u8")])
 StripeArray = npt.NDArray[np.void]
 
+_STAMP = stamp(MAGIC)
 _FIXED = struct.Struct("<BBHIIIIQQ16sQ32sQQ")
 
 
@@ -151,10 +152,10 @@ def again(header: RecordHeader, payload: memoryview) -> EncodedBlock:
 
 
 def write_header(header: RecordHeader, out: memoryview) -> None:
-    """Fill `out`, of `header.header_bytes` zeroed bytes."""
+    """Fill `out`, of `header.header_bytes` bytes."""
     layout = header.layout_text.encode()
     parts = (
-        stamp(MAGIC),
+        _STAMP,
         _FIXED.pack(
             header.codec, len(header.keys), len(layout), len(out), header.num_stripes, header.stripe_bytes,
             header.num_tokens, header.payload_bytes, header.segment, header.segment_uuid, header.offset,
@@ -165,9 +166,7 @@ def write_header(header: RecordHeader, out: memoryview) -> None:
         struct.pack(f"<{len(header.positions)}I", *header.positions),
         header.stripes.tobytes(),
     )  # fmt: skip
-    data = b"".join(parts)
-    out[: len(data)] = data
-    put_checksum(out)
+    out[:] = with_checksum(b"".join(parts).ljust(len(out) - CHECKSUM_BYTES, b"\0"))
 
 
 def length_of_header(first_page: memoryview) -> int:
@@ -201,8 +200,9 @@ def read_header(data: memoryview) -> RecordHeader:
     at += num_blocks * KEY_BYTES
     positions = struct.unpack_from(f"<{num_blocks}I", data, at)
     stripes = np.frombuffer(data, STRIPE_DTYPE, rows, at + 4 * num_blocks).copy()
-    if int(stripes["length"].sum(dtype=np.int64)) != payload:
-        raise CorruptRecord(f"stripes of {int(stripes['length'].sum(dtype=np.int64))} bytes in a payload of {payload}")
+    total = sum(stripes["length"].tolist())
+    if total != payload:
+        raise CorruptRecord(f"stripes of {total} bytes in a payload of {payload}")
     return RecordHeader(
         codec, keys, Namespace(namespace), layout, num_stripes, stripe_bytes, num_tokens, positions, stripes, segment,
         uuid, offset, payload, Owner(*owner),

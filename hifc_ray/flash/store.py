@@ -174,6 +174,9 @@ class FlashStore:
         other. `queued` says how busy each is, and leaves out those that are not to be used; by default that is what
         `append` has under way.
         """
+        if queued is None and len(self.volumes) == 1:
+            (only,) = self.volumes
+            return only.number if only.writable and only.budget.draw(num_bytes) else None
         busy = (
             queued
             if queued is not None

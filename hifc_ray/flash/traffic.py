@@ -13,8 +13,9 @@ from types import TracebackType
 from hifc_ray.clock import Clock
 from hifc_ray.layout import PAGE_BYTES
 
-BUSY_PIECE_BYTES = 1 << 20  # while reads are in flight: what a read that comes now waits for
-FREE_PIECE_BYTES = 8 << 20
+_HEADERS_BYTES = 64 << 10  # so that a block of a round size goes in one piece with its header, not in one and a bit
+BUSY_PIECE_BYTES = (1 << 20) + _HEADERS_BYTES  # while reads are in flight: what a read that comes now waits for
+FREE_PIECE_BYTES = (8 << 20) + _HEADERS_BYTES
 MAX_BUFFERS = 1024  # of one preadv or pwritev: IOV_MAX of Linux
 
 

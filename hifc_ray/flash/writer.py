@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from hifc_ray import points
 from hifc_ray.flash.address import Place
-from hifc_ray.flash.device import pages
+from hifc_ray.flash.device import pages, scratch_pages
 from hifc_ray.flash.entries import EntryArray, entry, join_rows
 from hifc_ray.flash.record import EncodedBlock, write_header
 from hifc_ray.flash.segment import Segment
@@ -56,7 +56,7 @@ def write(segment: Segment, offset: int, run: Sequence[EncodedBlock], traffic: T
 def _lay_out(
     segment: Segment, offset: int, run: Sequence[EncodedBlock]
 ) -> tuple[list[memoryview], list[EntryArray], list[Place]]:
-    heads = pages(sum(block.header_bytes for block in run))
+    heads = scratch_pages("write", sum(block.header_bytes for block in run))
     buffers: list[memoryview] = []
     rows: list[EntryArray] = []
     places: list[Place] = []
