@@ -287,9 +287,12 @@ class FlashStore:
                 yield self._index, part[self._index.used(part)]
 
     def features_of_next(self, count: int) -> Features:
-        """History of a sample of the blocks that would leave next; of none while some volume has room."""
+        """History of a sample of the blocks that would leave next; of none while one has room or none writes."""
         samples = [volume.reclaimer.next_to_leave(count) for volume in self.volumes if volume.writable]
-        return min(samples, key=len) if samples else self.volumes[0].reclaimer.next_to_leave(0)
+        if samples:
+            return min(samples, key=len)
+        with self._lock:
+            return self._index.features(np.zeros(0, np.int64))
 
     def seal(self) -> None:
         """Make everything stored so far survive a power loss; the next append begins new segments."""
