@@ -28,7 +28,7 @@ from hifc_ray.flash.drainer import Drainer
 from hifc_ray.flash.entries import addresses, join_rows, key_of, volumes
 from hifc_ray.flash.file_device import FileDevice
 from hifc_ray.flash.index import Index, Located
-from hifc_ray.flash.key_table import Words
+from hifc_ray.flash.key_table import KeyArray
 from hifc_ray.flash.node_filter import NodeFilter
 from hifc_ray.flash.purger import Purger
 from hifc_ray.flash.purges import Selector
@@ -127,7 +127,7 @@ class FlashStore:
         with self._lock:
             return self._located(self._index.find(keys))
 
-    def look_up(self, words: Words, turn: int | None) -> Located:
+    def look_up(self, words: KeyArray, turn: int | None) -> Located:
         """`locate` for a batch of keys as numbers; with a `turn` it counts as an access of each block that is here."""
         with self._lock:
             rows = self._index.find_words(words)
