@@ -294,10 +294,13 @@ class FlashStore:
         with self._lock:
             return self._index.features(np.zeros(0, np.int64))
 
-    def seal(self) -> None:
-        """Make everything stored so far survive a power loss; the next append begins new segments."""
-        for volume in self.volumes:
-            volume.seal(self._config.write_deadline_s)
+    def seal(self) -> bool:
+        """Make everything stored so far survive a power loss; the next append begins new segments.
+
+        False if a write has not returned within its deadline: its segment is sealed when it has.
+        """
+        sealed = [volume.seal(self._config.write_deadline_s) for volume in self.volumes]
+        return all(sealed)
 
     def close(self) -> None:
         """Seal and let go of the devices. One with a write that hangs beyond its deadline is not let go."""
