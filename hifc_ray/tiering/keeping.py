@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from hifc_ray.flash import Volume, checkpoint
+from hifc_ray.flash.budget import DAY_S
 from hifc_ray.hotness import Hotness
 from hifc_ray.messages import Weights
 from hifc_ray.tiering.errands import Errands
@@ -26,7 +27,6 @@ from hifc_ray.types import AnyArray, FingerprintArray, IntArray, Tier
 log = logging.getLogger(__name__)
 
 BUDGET_SHARE = 0.01  # the most of what may be written a day that checkpoints take
-_DAY_S = 86_400.0
 _CHUNK = 1 << 16  # rows that are copied while the lock is held
 _ARRAY_BYTES = 1024  # at most, of the file's own around each array and the notes
 _COLUMNS: dict[str, type] = {
@@ -56,7 +56,7 @@ class Keeper:
         per_day = sum(volume.budget.bytes_per_day for volume in self._flash.volumes)
         interval_s = self._shared.config.flash.checkpoint_interval_s
         if per_day:
-            interval_s = max(interval_s, self._last_bytes / (BUDGET_SHARE * per_day) * _DAY_S)
+            interval_s = max(interval_s, self._last_bytes / (BUDGET_SHARE * per_day) * DAY_S)
         return self._shared.clock.now() - self._last_s >= interval_s
 
     def save(self, weights: Weights) -> bool:

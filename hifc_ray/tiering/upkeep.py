@@ -32,7 +32,7 @@ PROBES = 2_000  # random keys asked of the filter for its false-positive rate
 
 
 class Upkeep:
-    """`step` looks after everything that is due; `run` does so until `stop`."""
+    """`step` looks after everything that is due; from `start` to `close` a thread does so each `PAUSE_S`."""
 
     def __init__(self, shared: Shared, weights: Callable[[], Weights], finish_purges: Callable[[], None]) -> None:
         assert shared.flash is not None
