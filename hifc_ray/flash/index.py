@@ -22,7 +22,7 @@ from hifc_ray.types import AnyArray, BoolArray, Fate, IntArray, Key, Namespace, 
 
 MAX_FATES = 1 << 16
 _LEAST_ROWS = 1024
-_GROWTH = 1.25
+_GROWTH = 1.25  # growing leaves a fifth of the rows empty at most
 _ALONE = 8  # up to so many blocks, adding one after the other is faster than all at once
 
 

@@ -28,6 +28,7 @@ log = logging.getLogger(__name__)
 
 BUDGET_SHARE = 0.01  # the most of what may be written a day that checkpoints take
 _CHUNK = 1 << 16  # rows that are copied while the lock is held
+_ALL = 1 << 62  # rows: a restart has nobody waiting for the lock
 _ARRAY_BYTES = 1024  # at most, of the file's own around each array and the notes
 _COLUMNS: dict[str, type] = {
     "age": np.int32,
@@ -156,7 +157,7 @@ class Keeper:
             _take(books.hotness, rows, books.table.fingerprint[rows], _named(arrays, "host_"))
             if newest.notes["admission"] == shared.admission.name:
                 shared.admission.restore(_named(arrays, "admission_"))
-        for index, rows in self._flash.history_rows(1 << 62):
+        for index, rows in self._flash.history_rows(_ALL):
             _take(index.hotness, rows, index.fingerprints(rows), _named(arrays, "flash_"))
 
 
