@@ -67,6 +67,7 @@ def _tier(summary: dict[str, Any]) -> dict[str, Any]:
         "served_blocks": int(counters.get("served_blocks", 0)),
         "checksum_faults": int(sum(count for name, count in counters.items() if name.split("{")[0] == "corrupt")),
         "weights_version": summary["weights_version"],
+        "counters": counters,
     }
 
 

@@ -80,7 +80,7 @@ class FlashConfig:
     read_deadline_s: float = 2.0  # then the block is a miss; its slot is quarantined until the read returns
     write_deadline_s: float = 30.0  # then the demotion has failed; its slot is quarantined until the write returns
     read_only: bool = False  # serve and verify what is there, write nothing
-    # The most that reclaim writes again, as a share of what is admitted; so write amplification is 1 more at most.
+    # The most that reclaim writes again, as a share of what is admitted: write amplification rises by so much at most.
     carry_share: float = 0.1
     filter_fpr: float = 0.01  # false-positive rate for which Bloom filters are made
     checkpoint_interval_s: float = 60.0  # between checkpoints of access history, ghosts and weights

@@ -89,7 +89,7 @@ class AdmissionPolicy(Protocol):
     name: str
 
     def observe(self, fingerprints: FingerprintArray) -> None:
-        """These blocks were asked for or stored, in this order: every access of the tier, whatever came of it."""
+        """These blocks were looked up, in this order, whatever came of it."""
 
     def admit(self, candidates: Features, incumbents: Features, budget_level: float) -> BoolArray:
         """[len(candidates)], True where the block may be written.

@@ -10,14 +10,14 @@ from hifc_ray.types import IntArray
 Address = NewType("Address", int)  # volume | segment of the volume | first page || pages of header | pages of payload
 
 _VOLUME_BITS, _SEQUENCE_BITS, OFFSET_BITS = 6, 26, 32
-_HEADER_BITS, _PAYLOAD_BITS = 4, 28
-EXTENT_BITS = _HEADER_BITS + _PAYLOAD_BITS
+_HEADER_BITS, PAYLOAD_BITS = 4, 28
+EXTENT_BITS = _HEADER_BITS + PAYLOAD_BITS
 MAX_VOLUMES = 1 << _VOLUME_BITS
 MAX_SEQUENCE = (1 << _SEQUENCE_BITS) - 1
 MAX_HEADER_BYTES = ((1 << _HEADER_BITS) - 1) * PAGE_BYTES
-MAX_PAYLOAD_BYTES = ((1 << _PAYLOAD_BITS) - 1) * PAGE_BYTES
-S = TypeVar("S", int, IntArray)
+MAX_PAYLOAD_BYTES = ((1 << PAYLOAD_BITS) - 1) * PAGE_BYTES
 MAX_SEGMENT_BYTES = ((1 << OFFSET_BITS) - 1) * PAGE_BYTES
+S = TypeVar("S", int, IntArray)
 
 
 class Place(NamedTuple):
@@ -55,7 +55,7 @@ def pack_where(segment: int, offset: int) -> int:
 
 def pack_extent(header_bytes: int, payload_bytes: int) -> int:
     """Pages of header and of payload in 32 bits."""
-    return header_bytes // PAGE_BYTES << _PAYLOAD_BITS | payload_bytes // PAGE_BYTES
+    return header_bytes // PAGE_BYTES << PAYLOAD_BITS | payload_bytes // PAGE_BYTES
 
 
 def join(where: int, extent: int) -> Address:
@@ -70,8 +70,8 @@ def pack(place: Place) -> Address:
 
 def unpack(address: Address) -> Place:
     """The place of an address."""
-    payload = address & ((1 << _PAYLOAD_BITS) - 1)
-    header = address >> _PAYLOAD_BITS & ((1 << _HEADER_BITS) - 1)
+    payload = address & ((1 << PAYLOAD_BITS) - 1)
+    header = address >> PAYLOAD_BITS & ((1 << _HEADER_BITS) - 1)
     offset = address >> EXTENT_BITS & ((1 << OFFSET_BITS) - 1)
     return Place(segment_of(address), offset * PAGE_BYTES, header * PAGE_BYTES, payload * PAGE_BYTES)
 

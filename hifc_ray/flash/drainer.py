@@ -18,7 +18,7 @@ from hifc_ray.types import Fate, Key, Tier
 
 log = logging.getLogger(__name__)
 
-DRAIN_BLOCKS = 32  # moved in one go
+DRAIN_BLOCKS = 32  # moved in one go: a purge waits for as long as that takes
 
 
 class Drainer:

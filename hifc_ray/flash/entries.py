@@ -8,7 +8,17 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from hifc_ray.flash.address import OFFSET_BITS, Address, Place, join, pack_extent, pack_where, volume_of_segment
+from hifc_ray.flash.address import (
+    OFFSET_BITS,
+    PAYLOAD_BITS,
+    Address,
+    Place,
+    join,
+    pack_extent,
+    pack_where,
+    volume_of_segment,
+)
+from hifc_ray.flash.key_table import KeyArray
 from hifc_ray.layout import PAGE_BYTES
 from hifc_ray.types import AnyArray, IntArray, Key, Namespace, Owner
 
@@ -28,8 +38,6 @@ EntryArray = npt.NDArray[np.void]
 
 _ROW, _WORDS = struct.Struct("<32s32sQQQII"), struct.Struct("<4Q4QQQQII")  # the same row, its keys as bytes or as words
 
-_PAYLOAD_MASK = (1 << 28) - 1
-
 
 def entry(key: Key, namespace: Namespace, owner: Owner, position: int, place: Place) -> EntryArray:
     """One row."""
@@ -37,11 +45,11 @@ def entry(key: Key, namespace: Namespace, owner: Owner, position: int, place: Pl
     return np.frombuffer(_ROW.pack(key, namespace, *owner, where, extent, position), ENTRY)
 
 
-def numbers(row: EntryArray) -> tuple[list[int], list[int], int, int, int, int, int]:
-    """One row as plain numbers, in the order of its columns."""
+def numbers(row: EntryArray) -> tuple[list[int], int, int, int, int, int]:
+    """Key, tenant, session, where, extent and position of one row as plain numbers."""
     found = _WORDS.unpack(row.tobytes())
     tenant, session, where, extent, position = found[8:]
-    return list(found[:4]), list(found[4:8]), tenant, session, where, extent, position
+    return list(found[:4]), tenant, session, where, extent, position
 
 
 def join_rows(rows: Sequence[EntryArray]) -> EntryArray:
@@ -51,7 +59,7 @@ def join_rows(rows: Sequence[EntryArray]) -> EntryArray:
     return np.concatenate(rows) if rows else np.zeros(0, ENTRY)
 
 
-def keys_as_words(keys: Iterable[Key]) -> npt.NDArray[np.uint64]:
+def keys_as_words(keys: Iterable[Key]) -> KeyArray:
     """[n, 4], the keys as numbers."""
     return np.frombuffer(b"".join(keys), "<u8").reshape(-1, 4)
 
@@ -82,9 +90,9 @@ def offsets(where: AnyArray) -> IntArray:
 
 def header_bytes(extent: AnyArray) -> IntArray:
     """[n] bytes of the header."""
-    return (extent >> np.uint32(28)).astype(np.int64) * PAGE_BYTES
+    return (extent >> np.uint32(PAYLOAD_BITS)).astype(np.int64) * PAGE_BYTES
 
 
 def record_bytes(extent: AnyArray) -> IntArray:
     """[n] bytes of header and payload."""
-    return header_bytes(extent) + (extent & np.uint32(_PAYLOAD_MASK)).astype(np.int64) * PAGE_BYTES
+    return header_bytes(extent) + (extent & np.uint32((1 << PAYLOAD_BITS) - 1)).astype(np.int64) * PAGE_BYTES

@@ -7,18 +7,16 @@ number of keys, bytes of the filter; the filter as rbloom writes it; zeros up to
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
-import numpy.typing as npt
 from rbloom import Bloom
 
 from hifc_ray.errors import CorruptRecord
 from hifc_ray.flash.format import CHECKSUM_BYTES, STAMP, check_checksum, check_stamp, put_checksum, stamp
+from hifc_ray.flash.key_table import KeyArray
 from hifc_ray.layout import PAGE_BYTES, round_up
-from hifc_ray.types import KEY_BYTES, BoolArray, Key
-
-KeyArray = npt.NDArray[np.uint64]  # [n, 4]: the 32 bytes of each key
+from hifc_ray.types import BoolArray
 
 MAGIC = b"HIFC-BLM"
 NODE_MAGIC = b"HIFC-SUM"
@@ -26,11 +24,6 @@ NODE_MAGIC = b"HIFC-SUM"
 _FIXED = struct.Struct("<16sQQQ")
 _BLOOM_HEAD_BYTES = 8  # the number of its hashes
 _BATCH = 1 << 16  # keys at a time: rbloom keeps the interpreter to itself meanwhile, some 10 ms
-
-
-def key_array(keys: Iterable[Key]) -> KeyArray:
-    """Keys as rows."""
-    return np.frombuffer(b"".join(keys), "<u8").reshape(-1, KEY_BYTES // 8)
 
 
 class KeyFilter:
@@ -90,9 +83,8 @@ def decode(data: bytes | memoryview, magic: bytes, what: str) -> tuple[KeyFilter
     if len(data) < at + CHECKSUM_BYTES:
         raise CorruptRecord(f"{what}: only {len(data)} bytes")
     uuid, number, num_keys, body_bytes = _FIXED.unpack_from(data, STAMP.size)
-    if (
-        not _BLOOM_HEAD_BYTES < body_bytes <= len(data) - at - CHECKSUM_BYTES
-    ):  # on less rbloom does not raise but panics
+    most = len(data) - at - CHECKSUM_BYTES
+    if not _BLOOM_HEAD_BYTES < body_bytes <= most:  # on less rbloom does not raise but panics
         raise CorruptRecord(f"{what}: {len(data)} bytes for a filter of {body_bytes}")
     return KeyFilter(Bloom.load_bytes(bytes(data[at : at + body_bytes]), int), num_keys), uuid, number
 

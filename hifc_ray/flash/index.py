@@ -14,7 +14,7 @@ import numpy as np
 from hifc_ray.flash import entries as columns
 from hifc_ray.flash.address import OFFSET_BITS, Address, join, unpack
 from hifc_ray.flash.entries import ENTRY, EntryArray, keys_as_words
-from hifc_ray.flash.key_table import NO_ROW, KeyTable, Words
+from hifc_ray.flash.key_table import NO_ROW, KeyArray, KeyTable
 from hifc_ray.flash.node_filter import NodeFilter
 from hifc_ray.hotness import Hotness
 from hifc_ray.policy import Features
@@ -22,7 +22,7 @@ from hifc_ray.types import AnyArray, BoolArray, Fate, IntArray, Key, Namespace, 
 
 MAX_FATES = 1 << 16
 _LEAST_ROWS = 1024
-_GROWTH = 1.25
+_GROWTH = 1.25  # growing leaves a fifth of the rows empty at most
 _ALONE = 32  # up to so many blocks, adding one after the other is faster than all at once
 
 
@@ -84,7 +84,7 @@ class Index:
         """[keys] row of each key, NO_ROW where it is not here."""
         return self._table.find(keys_as_words(keys))
 
-    def find_words(self, words: Words) -> IntArray:
+    def find_words(self, words: KeyArray) -> IntArray:
         """`find` for keys as numbers."""
         return self._table.find(words)
 
@@ -132,7 +132,7 @@ class Index:
 
     def _add_one(self, entry: EntryArray) -> None:
         """`add` of one, with few calls of numpy: each of them costs as much for one row as for many."""
-        words, _, tenant, session, where, extent, position = columns.numbers(entry)
+        words, tenant, session, where, extent, position = columns.numbers(entry)
         row = self._table.find_one(words)
         if row == NO_ROW:
             row = self._take_row()

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from hifc_ray.types import BoolArray, IntArray
 
-Words = npt.NDArray[np.uint64]  # [n, 4] keys as numbers
+KeyArray = npt.NDArray[np.uint64]  # [n, 4]: the 32 bytes of each key, as numbers
 NO_ROW = -1
 
 _EMPTY, _DEAD = -1, -2
@@ -27,7 +27,7 @@ class KeyTable:
     """Finds rows of `keys`, which grows with `resize`. No lock in here."""
 
     def __init__(self, rows: int) -> None:
-        self.keys: Words = np.zeros((rows, 4), np.uint64)
+        self.keys: KeyArray = np.zeros((rows, 4), np.uint64)
         self._num_used = self._num_dead = 0
         self._allocate(rows)
 
@@ -43,7 +43,7 @@ class KeyTable:
         if rows > len(self._table) // 4:
             self._rebuild(rows)
 
-    def find(self, wanted: Words) -> IntArray:
+    def find(self, wanted: KeyArray) -> IntArray:
         """[n] row of each key, NO_ROW where there is none."""
         if len(wanted) <= _FEW:
             return np.array([self.find_one(words) for words in wanted.tolist()], np.int64)
@@ -94,7 +94,7 @@ class KeyTable:
         self._num_used += 1
         self._table[at] = row
 
-    def _probe(self, wanted: Words) -> tuple[IntArray, IntArray]:
+    def _probe(self, wanted: KeyArray) -> tuple[IntArray, IntArray]:
         """Rows, and where in the table each was found."""
         at = self._home(wanted)
         rows, hit = self._compare(at, wanted)
@@ -108,13 +108,13 @@ class KeyTable:
             todo = todo[~hit & (rows != _EMPTY)]
         return found, at
 
-    def _compare(self, at: IntArray, wanted: Words) -> tuple[IntArray, BoolArray]:
+    def _compare(self, at: IntArray, wanted: KeyArray) -> tuple[IntArray, BoolArray]:
         """Rows at these places, and whether each has the key; of no row, the last one is compared, in vain."""
         rows = self._table[at].astype(np.int64)
         same = (self.keys[rows] == wanted).view(np.uint32)[:, 0] == _ALL_FOUR
         return rows, same & (rows >= 0)
 
-    def _home(self, keys: Words) -> IntArray:
+    def _home(self, keys: KeyArray) -> IntArray:
         mixed = ((keys[:, 0] ^ keys[:, 3]) * _SPREAD) >> self._shift
         return mixed.astype(np.int64)
 

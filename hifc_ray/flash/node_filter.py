@@ -14,7 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from hifc_ray.clock import Clock
-from hifc_ray.flash.filters import NODE_MAGIC, KeyArray, KeyFilter, decode
+from hifc_ray.flash.filters import NODE_MAGIC, KeyFilter, decode
+from hifc_ray.flash.key_table import KeyArray
 from hifc_ray.types import BoolArray
 
 _SPARE = 1.25  # capacity of a new filter over the keys it begins with

@@ -28,7 +28,7 @@ from hifc_ray.flash.drainer import Drainer
 from hifc_ray.flash.entries import addresses, join_rows, key_of, volumes
 from hifc_ray.flash.file_device import FileDevice
 from hifc_ray.flash.index import Index, Located
-from hifc_ray.flash.key_table import Words
+from hifc_ray.flash.key_table import KeyArray
 from hifc_ray.flash.node_filter import NodeFilter
 from hifc_ray.flash.purger import Purger
 from hifc_ray.flash.purges import Selector
@@ -127,7 +127,7 @@ class FlashStore:
         with self._lock:
             return self._located(self._index.find(keys))
 
-    def look_up(self, words: Words, turn: int | None) -> Located:
+    def look_up(self, words: KeyArray, turn: int | None) -> Located:
         """`locate` for a batch of keys as numbers; with a `turn` it counts as an access of each block that is here."""
         with self._lock:
             rows = self._index.find_words(words)
@@ -290,14 +290,20 @@ class FlashStore:
                 yield self._index, part[self._index.used(part)]
 
     def features_of_next(self, count: int) -> Features:
-        """History of a sample of the blocks that would leave next; of none while some volume has room."""
+        """History of a sample of the blocks that would leave next; of none while one has room or none writes."""
         samples = [volume.reclaimer.next_to_leave(count) for volume in self.volumes if volume.writable]
-        return min(samples, key=len) if samples else self.volumes[0].reclaimer.next_to_leave(0)
+        if samples:
+            return min(samples, key=len)
+        with self._lock:
+            return self._index.features(np.zeros(0, np.int64))
 
-    def seal(self) -> None:
-        """Make everything stored so far survive a power loss; the next append begins new segments."""
-        for volume in self.volumes:
-            volume.seal(self._config.write_deadline_s)
+    def seal(self) -> bool:
+        """Make everything stored so far survive a power loss; the next append begins new segments.
+
+        False if a write has not returned within its deadline: its segment is sealed when it has.
+        """
+        sealed = [volume.seal(self._config.write_deadline_s) for volume in self.volumes]
+        return all(sealed)
 
     def close(self) -> None:
         """Seal and let go of the devices. One with a write that hangs beyond its deadline is not let go."""

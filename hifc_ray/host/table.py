@@ -20,6 +20,7 @@ from hifc_ray.types import (
     BlockState,
     BoolArray,
     ByteArray,
+    FingerprintArray,
     GenerationArray,
     Key,
     Lookup,
@@ -71,7 +72,7 @@ class SlotTable:
         lines: AnyArray = np.frombuffer(buffer, LINE, num_slots)
         self.generation: GenerationArray = lines["generation"]
         self.holders: GenerationArray = lines["holders"]  # bit h: holder h has leased or waits for this slot
-        self.fingerprint: GenerationArray = lines["fingerprint"]
+        self.fingerprint: FingerprintArray = lines["fingerprint"]
         self.tag: GenerationArray = lines["tag"]
         self.position: AnyArray = lines["position"]
         self.state: ByteArray = lines["state"]

@@ -124,9 +124,8 @@ class LogFlash:
         foreign, num_bytes = np.zeros(len(sealed), np.bool_), np.full(len(sealed), size.record_bytes)
         worth = reclaim.segment_worth(rank[sealed], foreign, num_bytes, segments[sealed], count, size.segment_bytes)
         live = np.bincount(segments[sealed], minlength=count) * size.record_bytes
-        lowest = np.argsort(worth, kind="stable")[
-            :NUM_VIEWS
-        ].tolist()  # the others cannot be chosen, nothing is foreign
+        # The others cannot be chosen: nothing is foreign here.
+        lowest = np.argsort(worth, kind="stable")[:NUM_VIEWS].tolist()
         views = [
             reclaim.SegmentView(self._sealed[i], size.segment_bytes, int(live[i]), worth=float(worth[i]))
             for i in lowest

@@ -45,10 +45,6 @@ class Trace:
     def num_accesses(self) -> int:
         return len(self.blocks)
 
-    @property
-    def span_s(self) -> float:
-        return float(self.times_s[-1])
-
     def chain(self, request: int) -> IntArray:
         """Block numbers of a request, from its first block on."""
         return self.blocks[self.starts[request] : self.starts[request + 1]]

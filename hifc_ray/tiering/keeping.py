@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from hifc_ray.flash import Volume, checkpoint
+from hifc_ray.flash.budget import DAY_S
 from hifc_ray.hotness import Hotness
 from hifc_ray.messages import Weights
 from hifc_ray.tiering.errands import Errands
@@ -26,8 +27,8 @@ from hifc_ray.types import AnyArray, FingerprintArray, IntArray, Tier
 log = logging.getLogger(__name__)
 
 BUDGET_SHARE = 0.01  # the most of what may be written a day that checkpoints take
-_DAY_S = 86_400.0
 _CHUNK = 1 << 16  # rows that are copied while the lock is held
+_ALL = 1 << 62  # rows: a restart has nobody waiting for the lock
 _ARRAY_BYTES = 1024  # at most, of the file's own around each array and the notes
 _COLUMNS: dict[str, type] = {
     "age": np.int32,
@@ -56,7 +57,7 @@ class Keeper:
         per_day = sum(volume.budget.bytes_per_day for volume in self._flash.volumes)
         interval_s = self._shared.config.flash.checkpoint_interval_s
         if per_day:
-            interval_s = max(interval_s, self._last_bytes / (BUDGET_SHARE * per_day) * _DAY_S)
+            interval_s = max(interval_s, self._last_bytes / (BUDGET_SHARE * per_day) * DAY_S)
         return self._shared.clock.now() - self._last_s >= interval_s
 
     def save(self, weights: Weights) -> bool:
@@ -156,7 +157,7 @@ class Keeper:
             _take(books.hotness, rows, books.table.fingerprint[rows], _named(arrays, "host_"))
             if newest.notes["admission"] == shared.admission.name:
                 shared.admission.restore(_named(arrays, "admission_"))
-        for index, rows in self._flash.history_rows(1 << 62):
+        for index, rows in self._flash.history_rows(_ALL):
             _take(index.hotness, rows, index.fingerprints(rows), _named(arrays, "flash_"))
 
 

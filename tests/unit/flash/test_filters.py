@@ -8,22 +8,16 @@ import pytest
 from hifc_ray.clock import ManualClock
 from hifc_ray.errors import CorruptRecord, NewerFormat
 from hifc_ray.flash import filters
-from hifc_ray.flash.filters import KeyArray, KeyFilter, key_array, load_segment_filter, segment_filter
+from hifc_ray.flash.filters import KeyFilter, load_segment_filter, segment_filter
 from hifc_ray.flash.format import put_checksum, stamp
+from hifc_ray.flash.key_table import KeyArray
 from hifc_ray.flash.node_filter import NodeFilter, Summary
-from hifc_ray.types import Key
 
 UUID = bytes(range(16))
 
 
 def keys(num_keys: int, seed: int = 0) -> KeyArray:
     return np.random.default_rng(seed).integers(0, 1 << 64, (num_keys, 4), np.uint64)
-
-
-def test_keys_are_rows_of_their_bytes() -> None:
-    rows = keys(3)
-    assert np.array_equal(key_array(Key(row.tobytes()) for row in rows), rows)
-    assert key_array([]).shape == (0, 4)
 
 
 @pytest.mark.parametrize("num_keys", [0, 1, 1000, filters._BATCH + 5])

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hifc_ray.flash.key_table import NO_ROW, KeyTable, Words
+from hifc_ray.flash.key_table import NO_ROW, KeyArray, KeyTable
 from hifc_ray.types import IntArray
 
 ROWS = 1024
@@ -15,7 +15,7 @@ WORD = st.integers(0, 3).map(lambda small: small * 0x5555_5555_5555_5555)
 KEYS = st.lists(st.tuples(WORD, WORD, WORD, WORD), min_size=1, max_size=200, unique=True)
 
 
-def words(keys: list[tuple[int, int, int, int]]) -> Words:
+def words(keys: list[tuple[int, int, int, int]]) -> KeyArray:
     return np.array(keys, np.uint64).reshape(-1, 4)
 
 
@@ -27,7 +27,7 @@ class Model:
         self.rows: dict[bytes, int] = {}
         self.free = list(range(ROWS))
 
-    def insert(self, keys: Words) -> None:
+    def insert(self, keys: KeyArray) -> None:
         fresh = keys[[key.tobytes() not in self.rows for key in keys]]
         while len(self.free) < len(fresh):
             before = len(self.table.keys)
@@ -38,13 +38,13 @@ class Model:
         self.table.insert(rows)
         self.rows |= {key.tobytes(): int(row) for key, row in zip(fresh, rows, strict=True)}
 
-    def remove(self, keys: Words) -> None:
+    def remove(self, keys: KeyArray) -> None:
         known = [key.tobytes() for key in keys if key.tobytes() in self.rows]
         rows = [self.rows.pop(key) for key in known]
         self.table.remove(np.array(rows, np.int64))
         self.free += rows
 
-    def check(self, keys: Words) -> None:
+    def check(self, keys: KeyArray) -> None:
         wanted = [self.rows.get(key.tobytes(), NO_ROW) for key in keys]
         assert self.table.find(keys).tolist() == wanted
 

@@ -169,6 +169,15 @@ def test_nobody_is_about_to_leave_while_there_is_room() -> None:
         assert len(store.features_of_next(10).last_access) == 10
 
 
+def test_who_is_about_to_leave_is_known_again_when_a_device_takes_blocks_again() -> None:
+    with full(MemoryDevice(), range(0)) as store:
+        (volume,) = store.volumes
+        volume.retire(drain=False)
+        assert len(store.features_of_next(10)) == 0
+        volume.reinstate()
+        assert len(store.features_of_next(10)) == 10
+
+
 def du(directory: Path) -> int:
     """What the directory occupies on its file system, itself included."""
     return sum(max(s.st_size, s.st_blocks * 512) for s in (p.lstat() for p in [directory, *directory.iterdir()]))

@@ -249,6 +249,14 @@ def test_a_closed_store_takes_nothing(tmp_path: Path) -> None:
         store.append([block(1)])
 
 
+def test_a_seal_says_whether_everything_is_durable() -> None:
+    said: list[bool] = []
+    with open_store(MemoryDevice(), write_deadline_s=0.05) as store:
+        with points.at("flash.append.header", lambda: said.append(store.seal())):
+            store.append([block(1)])
+        assert (said, store.seal()) == ([False], True)
+
+
 def test_close_does_not_wait_for_ever_for_a_write_that_hangs() -> None:
     device = MemoryDevice()
     store = open_store(device, write_deadline_s=0.05)

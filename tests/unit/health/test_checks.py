@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from hifc_ray.config import FlashConfig
+from hifc_ray.flash import sizing
 from hifc_ray.health import checks
 from hifc_ray.health.gpus import Gpu, GpuReading
 from hifc_ray.health.readings import Limits, MemoryReading
@@ -88,6 +89,10 @@ def test_memory_behind_the_arena() -> None:
 def test_open_files(open_files: int | None, level: Level) -> None:
     flash = FlashConfig(directories=(Path("/flash"),))
     assert_verdict(checks.check_open_files(Limits(open_files, None), flash), level)
+
+
+def test_open_files_of_as_many_segments_as_flash_makes() -> None:
+    assert checks.SEGMENTS == sizing.MAX_SEGMENTS
 
 
 def test_open_files_for_many_small_segments() -> None:

@@ -33,7 +33,7 @@ def test_requests_are_read_in_order_of_time(tmp_path: Path, name: str) -> None:
     assert [trace.chain(request).tolist() for request in range(2)] == [[0, 1], [0, 2]]
     assert trace.times_s.tolist() == [0.0, 2.0]
     assert trace.turns.tolist() == [0, 2]
-    assert (trace.num_blocks, trace.num_accesses, len(trace), trace.span_s) == (3, 4, 2, 2.0)
+    assert (trace.num_blocks, trace.num_accesses, len(trace)) == (3, 4, 2)
 
 
 def test_a_block_is_its_hash_and_all_before_it() -> None:

@@ -7,6 +7,7 @@ import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -234,11 +235,12 @@ def test_a_checkpoint_goes_to_the_next_device_if_the_first_fails_or_hangs(tmp_pa
     again.close(flush=False)
 
 
-def test_a_device_that_hangs_does_not_hold_up_the_end(tmp_path: Path) -> None:
+@pytest.mark.parametrize("op", ["put", "sync"])
+def test_a_device_that_hangs_does_not_hold_up_the_end(tmp_path: Path, op: Literal["put", "sync"]) -> None:
     device = FaultyDevice(MemoryDevice())
     tier = open_tier(tmp_path, flash=device, flash_options={"write_deadline_s": 0.1})
     store(tier, range(4))
-    with device.hang("put", count=None) as hang, pytest.MonkeyPatch.context() as patch:
+    with device.hang(op, count=None) as hang, pytest.MonkeyPatch.context() as patch:
         patch.setattr("hifc_ray.tiering.cache.CLOSE_TIMEOUT_S", 0.5)
         tier.close()
         assert hang.entered.is_set()

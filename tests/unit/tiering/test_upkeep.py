@@ -199,6 +199,10 @@ def test_a_worn_drive_without_another_serves_on(tmp_path: Path, drives: Drives, 
     store(tier, range(8, 16))
     push_out(tier, range(8, 16))
     assert tier.stats.get("refused_bytes", tier=Tier.FLASH, reason="read-only") == 8 * SLOT_BYTES
+    push_out(tier, range(8))
+    device.corrupt("read", 3 * 4096, count=None)
+    served = [number for number in range(8) if serve(tier, [number])]
+    assert (len(served), tier.stats.get("corrupt")) == (7, 1)
     assert written(device) == before
     tier.close(flush=False)
 
