@@ -42,13 +42,12 @@ class Shipped:
         return [partial(self._put, block) for block in blocks]
 
     def gets(self, count: int) -> Sequence[Op]:
-        stored = list(self._newer)
-        return [partial(self._get, stored[row]) for row in self._random.integers(0, len(stored), count)]
+        rows = self._random.integers(0, len(self._newer), count).tolist()
+        return [partial(self._get, row) for row in rows]
 
     def check(self) -> None:
         """Read one block back and compare it with what was stored. Raises `TierUnavailable`."""
-        block = self._newer[-1]
-        self._get(block, 0, compare=True)
+        self._get(len(self._newer) - 1, 0, compare=True)
 
     def close(self) -> None:
         self._store.close()
@@ -63,7 +62,8 @@ class Shipped:
         self._store.append([block])
         self._newer.append(block)
 
-    def _get(self, block: FlashBlock, lane: int, *, compare: bool = False) -> None:
+    def _get(self, row: int, lane: int, *, compare: bool = False) -> None:
+        block = self._newer[row]  # only now: what was among the newest may be gone after many writes
         target = self._buffers.target(lane)
         while True:
             (address,) = self._store.locate([block.key])
