@@ -55,6 +55,7 @@ class SegmentLog:
         self._segments: dict[int, Segment] = {}  # by number, which rises
         self._charges: dict[int, int] = {}  # by number: bytes of the limit that each occupies, at most
         self._small_bytes = 0  # of small files beside the segments
+        self.keeps_files = True  # of dropped segments; not while a purge is under way: what they held lies in them
         self._spare: str | None = None  # a dropped segment whose file the next one takes over
         self._spare_bytes = 0  # of the limit that it occupies
         self._next_sequence = 1
@@ -217,7 +218,7 @@ class SegmentLog:
         try:
             self._device.delete(hint_name(segment.sequence))
             points.reach("flash.drop.hint")
-            kept = keep and self._blank(segment)
+            kept = keep and self.keeps_files and self._blank(segment)
             if not kept:
                 self._device.delete(segment_name(segment.sequence))
         except OSError:

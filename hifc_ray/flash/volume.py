@@ -217,9 +217,11 @@ class Volume:
         write that hangs: the open segment cannot be finished then, and what comes later into it is forgotten as well.
         """
         free = self._pen.acquire(timeout=timeout_s)
+        self.log.keeps_files = False
         try:
             if free:
                 self.log.finish()
+                self.log.give_up_spare()
             last = self.log.last_sequence
             self.files.put(PURGES_NAME, self._purges.add(selector, last, self.log.oldest_sequence))
         finally:
@@ -240,6 +242,7 @@ class Volume:
                     self._erase(segment, rows)
             except StaleAddress:
                 continue
+        self.log.keeps_files = True
         points.reach("flash.purge.erased")
 
     def retire(self, *, drain: bool) -> None:

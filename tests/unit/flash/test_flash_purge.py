@@ -122,3 +122,28 @@ def test_a_purge_leaves_no_bytes_among_what_is_kept_of_faults() -> None:
         (kept,) = flash.volumes[0].quarantine.all()
         assert (kept.key, kept.reason, kept.header, kept.stripe) == (fault.key, "stripe", "", "")
         assert fault.stripe.encode() not in bytes(device.files[FAULTS_NAME])
+
+
+def test_a_purge_leaves_no_bytes_in_the_file_of_a_dropped_segment() -> None:
+    device = MemoryDevice()
+    with open_store(device) as flash:
+        for first in range(0, 240, 20):
+            store(flash, range(first, first + 20), ALICE)
+        assert flash.purge(tenant=1)[0] == 120
+        assert not [number for number in range(240) if lies_on(device, number)]
+
+
+def test_a_segment_that_is_dropped_during_a_purge_leaves_no_file() -> None:
+    device = MemoryDevice()
+    with open_store(device) as flash:
+        for first in range(0, 240, 20):
+            store(flash, range(first, first + 20), ALICE)
+
+        def go_on() -> None:  # what was withdrawn and is not overwritten yet is dropped
+            for first in range(240, 300, 20):
+                store(flash, range(first, first + 20), BOB)
+
+        with points.at("flash.purge.barred", go_on):
+            flash.purge(tenant=1)
+        assert not [number for number in range(240) if lies_on(device, number)]
+        assert stored_numbers(flash, range(300)) == list(range(240, 300))
