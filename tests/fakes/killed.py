@@ -19,7 +19,7 @@ import numpy as np
 
 from hifc_ray import points
 from hifc_ray.errors import CorruptRecord, FlashFull, StaleAddress
-from hifc_ray.flash import FileDevice, FlashStore, keys_as_words, traffic
+from hifc_ray.flash import Extent, FileDevice, FlashStore, keys_as_words, traffic
 from hifc_ray.flash.address import Address, segment_of, sequence_of, volume_of
 from hifc_ray.flash.format import segment_of as sequence_in
 from hifc_ray.policy import Features
@@ -95,7 +95,7 @@ class Told:
 
 
 class TellingDevice(FileDevice):
-    """A directory that tells which segments it is asked to delete."""
+    """A directory that tells which segments it is asked to delete, or to blank for another to take over."""
 
     def __init__(self, directory: Path, volume: int, tell: Callable[[str], None]) -> None:
         super().__init__(directory)
@@ -104,8 +104,35 @@ class TellingDevice(FileDevice):
     def delete(self, name: str) -> None:
         sequence = sequence_in(name)
         if sequence is not None:
-            self._tell(f"deleting {self._volume} {sequence}")
+            self.gone(sequence)
         super().delete(name)
+
+    def open(self, name: str) -> Extent:
+        sequence = sequence_in(name)
+        extent = super().open(name)
+        return extent if sequence is None else TellingExtent(extent, self, sequence)
+
+    def gone(self, sequence: int) -> None:
+        self._tell(f"deleting {self._volume} {sequence}")
+
+
+class TellingExtent:
+    """A segment's file that tells when its header is about to be blanked."""
+
+    def __init__(self, inner: Extent, device: TellingDevice, sequence: int) -> None:
+        self._inner = inner
+        self._device = device
+        self._sequence = sequence
+        self.preadv, self.truncate, self.sync, self.close = inner.preadv, inner.truncate, inner.sync, inner.close
+
+    @property
+    def size_bytes(self) -> int:
+        return self._inner.size_bytes
+
+    def pwritev(self, buffers: Sequence[memoryview], offset: int) -> int:
+        if offset == 0 and not any(buffers[0]):
+            self._device.gone(self._sequence)
+        return self._inner.pwritev(buffers, offset)
 
 
 def open_telling(directories: Sequence[Path], tell: Callable[[str], None]) -> FlashStore:
