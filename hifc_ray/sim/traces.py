@@ -16,6 +16,7 @@ from hifc_ray.errors import ConfigError
 from hifc_ray.types import FloatArray, IntArray
 
 _SCHEMA = "one JSON object a line with timestamp (ms), input_length, output_length, hash_ids, [session_id, turn]"
+_MOST = 2**53  # what a float counts exactly
 
 
 @dataclass(frozen=True)
@@ -94,7 +95,7 @@ def _requests(path: Path, lines: Iterable[str]) -> Iterator[Request]:
             continue
         try:
             yield _request(json.loads(line))
-        except (ValueError, TypeError, KeyError) as error:
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
             why = f"{error.args[0]} is missing" if isinstance(error, KeyError) else str(error)
             raise ConfigError(f"trace {path}, line {number}: {why}; allowed: {_SCHEMA}") from error
 
@@ -112,6 +113,6 @@ def _request(fields: Any) -> Request:
 
 def _number(fields: Mapping[str, Any], name: str, default: float | None = None) -> float:
     value = fields[name] if default is None else fields.get(name, default)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not np.isfinite(value) or value < 0:
-        raise ValueError(f"{name} is {value!r}, not a number from 0 up")
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= _MOST:
+        raise ValueError(f"{name} is {value!r}, not a number from 0 up to {_MOST}")
     return float(value)

@@ -61,6 +61,12 @@ def test_a_request_without_blocks_is_one() -> None:
         (json.dumps({"timestamp": 1, "hash_ids": 5}), "hash_ids is not a list of numbers or texts"),
         (json.dumps({"timestamp": 1, "hash_ids": [[5]]}), "hash_ids is not a list of numbers or texts"),
         (json.dumps({"timestamp": 1, "hash_ids": [5], "turn": "x"}), "turn is 'x', not a number from 0 up"),
+        (
+            json.dumps({"timestamp": 1, "hash_ids": [5], "turn": 1e300}),
+            "turn is 1e+300, not a number from 0 up to 9007",
+        ),
+        (json.dumps({"timestamp": 10**400, "hash_ids": [5]}), "timestamp is 1000"),
+        ("[" * 100_000, "maximum recursion depth exceeded"),
     ],
 )
 def test_a_bad_line_is_named_with_its_number(tmp_path: Path, bad: str, why: str) -> None:
