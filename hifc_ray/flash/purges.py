@@ -65,7 +65,7 @@ class Purges:
             self._purges = _decode(self._device.get(PURGES_NAME))
         except FileNotFoundError:
             pass
-        except (OSError, ValueError, TypeError, KeyError):
+        except (OSError, ValueError, TypeError, KeyError, RecursionError):
             self._purges = [Purge(None, MAX_SEQUENCE)]
             return False
         return True

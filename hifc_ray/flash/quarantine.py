@@ -117,7 +117,7 @@ def _load(device: FilePlace) -> list[Fault]:
     """What is there; nothing if it is damaged."""
     try:
         faults = [Fault(**row) for row in json.loads(device.get(FAULTS_NAME))]
-    except (OSError, ValueError, TypeError):
+    except (OSError, ValueError, TypeError, RecursionError):
         return []
     return [_cut(fault) for fault in faults] if all(map(_is_sound, faults)) else []
 

@@ -106,7 +106,9 @@ def test_every_flipped_bit_makes_everything_count_as_purged() -> None:
         data[bit // 8] ^= 1 << bit % 8
 
 
-@pytest.mark.parametrize("data", [b"", b"[]", b"{}", b'{"purges": 1, "checksum": 2}', b"null", b"\xff\xfe", b"["])
+@pytest.mark.parametrize(
+    "data", [b"", b"[]", b"{}", b'{"purges": 1, "checksum": 2}', b"null", b"\xff\xfe", b"[" * 99_999]
+)
 def test_a_damaged_file_costs_what_was_stored_before_and_nothing_later(data: bytes) -> None:
     device, stats = MemoryDevice(), Stats()
     with open_store(device) as store:

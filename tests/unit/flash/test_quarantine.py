@@ -113,7 +113,7 @@ def test_a_device_that_fails_costs_nothing_but_the_file(
 
 @pytest.mark.parametrize(
     "data",
-    [b"", b"\xff\xfe", b"{}{", b"3", b"null", b"[3]", b'[{"segment": 3}]', b'["a"]', b"[" * 100],
+    [b"", b"\xff\xfe", b"{}{", b"3", b"null", b"[3]", b'[{"segment": 3}]', b'["a"]', b"[" * 100_000],
 )
 def test_a_damaged_file_is_none(device: FaultyDevice, clock: ManualClock, data: bytes) -> None:
     device.put(FAULTS_NAME, data)
