@@ -55,9 +55,10 @@ def doctor(
 def _use_of(directory: Path) -> list[Verdict]:
     """A directory that exists may still be somebody else's: health does not know flash, so it is asked here."""
     from hifc_ray.flash.refusal import why_refused
+    from hifc_ray.health.directory import read_directory
     from hifc_ray.health.verdict import fail
 
-    reason = why_refused(directory) if directory.is_dir() else None
+    reason = why_refused(directory) if read_directory(directory).is_directory else None
     if reason is None:
         return []
     return [fail("flash use", reason, "name a directory that only this cache uses, or stop the process that has it")]

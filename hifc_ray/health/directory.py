@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import stat
 import tempfile
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -31,11 +32,12 @@ class DirectoryReading:
 
 def read_directory(path: Path) -> DirectoryReading:
     """Tries a write, to a file without a name that is gone at once; everything else in there is left alone."""
-    if not path.exists():
+    try:
+        status = path.stat()
+    except OSError:  # not there, a name too long, or behind a directory that this user may not enter
         return DirectoryReading(path, exists=False)
-    if not path.is_dir():
+    if not stat.S_ISDIR(status.st_mode):
         return DirectoryReading(path, exists=True)
-    stat = path.stat()
     readable = os.access(path, os.R_OK | os.X_OK)
     reading = DirectoryReading(
         path,
@@ -44,8 +46,8 @@ def read_directory(path: Path) -> DirectoryReading:
         free_bytes=free_bytes(path),
         used_bytes=_used_bytes(path) if readable else 0,
         readable=readable,
-        mode=stat.st_mode & 0o7777,
-        device=stat.st_dev,
+        mode=status.st_mode & 0o7777,
+        device=status.st_dev,
     )
     if not readable or not os.access(path, os.W_OK):
         return reading

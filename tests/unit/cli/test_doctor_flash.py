@@ -40,3 +40,9 @@ def test_a_live_owner_is_named(tmp_path: Path, capfd: pytest.CaptureFixture[str]
         lock.release()
     assert code == 1
     assert any("live process" in what for what in failures)
+
+
+def test_a_name_that_no_directory_can_have_is_a_missing_one(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    code, failures = verdict(tmp_path / ("x" * 300), capfd)
+    assert code == 1
+    assert any("does not exist" in what for what in failures)
