@@ -48,7 +48,12 @@ def _ask_all(actors: Mapping[str, Any], what: Purge) -> dict[str, Any]:
 def _row(answer: Any) -> dict[str, Any]:
     if isinstance(answer, HifcError):
         return {"problem": str(answer)}
-    return {"gpu_blocks": answer} if isinstance(answer, int) else asdict(answer)
+    if isinstance(answer, int):
+        return {"gpu_blocks": answer}
+    row = asdict(answer)
+    if row.pop("unfinished"):
+        row["problem"] = "a write to flash hangs: what is left there is not served, and is purged when it has returned"
+    return row
 
 
 def _added(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:

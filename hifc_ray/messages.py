@@ -120,3 +120,4 @@ class PurgeReport:
     host_blocks: int = 0
     flash_blocks: int = 0
     flash_bytes: int = 0
+    unfinished: bool = False  # a write to flash hangs: not served, but a restart before it returns may bring some back

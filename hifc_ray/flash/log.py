@@ -244,7 +244,8 @@ class SegmentLog:
         try:
             self._device.delete(spare)
         except OSError:
-            self._spare = spare
+            with self._lock:
+                self._spare = spare
             raise
         with self._lock:
             self._spare_bytes = 0

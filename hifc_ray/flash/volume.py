@@ -259,9 +259,13 @@ class Volume:
 
     def seal(self, timeout_s: float) -> bool:
         """Make everything stored so far survive a power loss; False if a write takes longer than that."""
-        with self._pen:
+        if not self._pen.acquire(timeout=timeout_s):
+            return False
+        try:
             self.log.finish()
             last = self.log.last_sequence
+        finally:
+            self._pen.release()
         return self.log.wait_until_sealed(timeout_s, last)
 
     def close(self, timeout_s: float) -> None:
@@ -299,9 +303,13 @@ class Volume:
             log.info("flash device %s is still out: %s", self.path, error)
 
     def _erase(self, segment: Segment, rows: EntryArray) -> None:
-        blank = pages(_ERASE_BYTES)
+        places = columns.offsets(rows["where"]).tolist()
         sizes = columns.record_bytes(rows["extent"]).tolist()
-        for offset, size in zip(columns.offsets(rows["where"]).tolist(), sizes, strict=True):
+        if segment.sealed:  # its filter would still tell what was there
+            places.append(segment.end)
+            sizes.append(segment.size_bytes - segment.end)
+        blank = pages(_ERASE_BYTES)
+        for offset, size in zip(places, sizes, strict=True):
             for done in range(0, size, _ERASE_BYTES):
                 segment.write([blank[: min(_ERASE_BYTES, size - done)]], offset + done)
         segment.extent.sync()

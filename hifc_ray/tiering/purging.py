@@ -68,7 +68,7 @@ class Purger:
             raise
         finally:
             self._end(started, settled)
-        return PurgeReport(len(slots), num_blocks, num_bytes)
+        return PurgeReport(len(slots), num_blocks, num_bytes, unfinished=not settled)
 
     def finish(self) -> None:
         """Go on with purges whose writes had not returned in time, or whose flash had failed."""

@@ -77,6 +77,12 @@ def test_what_does_not_answer_is_named_and_the_others_are_purged(monkeypatch: py
     assert [row["gpu_blocks"] for row in report["engines"]] == [3, 2]
 
 
+def test_what_is_not_finished_is_not_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    report = purge(monkeypatch, {"n1": Actor("n1", [], PurgeReport(4, unfinished=True))}, {})
+    assert (report["ok"], report["host_blocks"]) == (False, 4)
+    assert "a write to flash hangs" in report["nodes"][0]["problem"]
+
+
 def test_nothing_up_is_not_well(monkeypatch: pytest.MonkeyPatch) -> None:
     report = purge(monkeypatch, {}, {})
     assert (report["ok"], report["nodes"], report["engines"], report["host_blocks"]) == (False, [], [], 0)

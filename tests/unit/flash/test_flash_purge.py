@@ -12,6 +12,7 @@ import pytest
 from hifc_ray import points
 from hifc_ray.errors import CorruptRecord
 from hifc_ray.flash import FlashStore, MemoryDevice
+from hifc_ray.flash.filters import MAGIC as FILTER_MAGIC
 from hifc_ray.flash.format import FAULTS_NAME
 from hifc_ray.stats import Stats
 from hifc_ray.types import Owner, Tier
@@ -147,3 +148,18 @@ def test_a_segment_that_is_dropped_during_a_purge_leaves_no_file() -> None:
             flash.purge(tenant=1)
         assert not [number for number in range(240) if lies_on(device, number)]
         assert stored_numbers(flash, range(300)) == list(range(240, 300))
+
+
+def test_a_purge_leaves_no_filter_that_tells_what_was_there() -> None:
+    device = MemoryDevice()
+    with open_store(device) as flash:
+        store(flash, range(3), ALICE)
+        store(flash, range(3, 6), BOB)
+        assert flash.seal()
+        filters = [name for name, data in device.files.items() if FILTER_MAGIC in data]
+        assert filters
+        flash.purge(tenant=ALICE.tenant)
+        assert not [name for name, data in device.files.items() if FILTER_MAGIC in data]
+        assert stored_numbers(flash, range(6)) == [3, 4, 5]
+    with open_store(device) as again:
+        assert stored_numbers(again, range(6)) == [3, 4, 5]

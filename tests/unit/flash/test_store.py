@@ -306,3 +306,16 @@ def test_a_record_that_no_segment_can_hold_is_refused() -> None:
 def test_no_directory_is_a_config_error() -> None:
     with pytest.raises(ConfigError, match=r"flash.directories is empty; allowed"):
         FlashStore(config(), BLOCK_BYTES, Stats())
+
+
+def test_seal_does_not_wait_for_ever_for_a_segment_that_hangs_as_it_begins() -> None:
+    device = FaultyDevice(MemoryDevice())
+    store = FlashStore(config(write_deadline_s=0.05), BLOCK_BYTES, Stats(), devices=[device])
+    with device.hang("write") as held:
+        thread = threading.Thread(target=store.append, args=([block(1)],))
+        thread.start()
+        assert held.entered.wait(10)
+        assert not store.seal()
+    thread.join(10)
+    assert store.seal()
+    store.close()
