@@ -16,6 +16,8 @@ from hifc_ray.errors import ConfigError
 
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
 _MOST_BYTES = 2**60  # what sizes and offsets are added up from must fit into 64 bits
+_MOST_S = 1e9  # threads cannot wait for much longer
+_MOST_THREADS = 256
 T = TypeVar("T")
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]i?)?b?\s*", re.IGNORECASE)
 
@@ -99,7 +101,10 @@ class FlashConfig:
         _check(self.limit_bytes > 0, "flash.limit_bytes", self.limit_bytes, "more than 0")
         for name in ("segment_bytes", "drive_writes_per_day", "write_bytes_per_day", "tenant_quota_bytes"):
             _check(getattr(self, name) >= 0, f"flash.{name}", getattr(self, name), "0 or more")
-        for name in ("read_threads", "write_threads", "queue_blocks", "max_faults"):
+        for name in ("read_threads", "write_threads"):
+            ok = 1 <= getattr(self, name) <= _MOST_THREADS
+            _check(ok, f"flash.{name}", getattr(self, name), f"from 1 to {_MOST_THREADS}")
+        for name in ("queue_blocks", "max_faults"):
             _check(getattr(self, name) >= 1, f"flash.{name}", getattr(self, name), "at least 1")
         for name in (
             "read_deadline_s",
@@ -110,7 +115,7 @@ class FlashConfig:
             "retry_s",
             "health_interval_s",
         ):
-            _check(getattr(self, name) > 0, f"flash.{name}", getattr(self, name), "above 0 seconds")
+            _check_seconds(f"flash.{name}", getattr(self, name))
         _check(0 <= self.carry_share <= 0.5, "flash.carry_share", self.carry_share, "from 0 to 0.5")
         _check(0 < self.filter_fpr < 0.5, "flash.filter_fpr", self.filter_fpr, "above 0, below 0.5")
 
@@ -124,7 +129,7 @@ class PolicyConfig:
     report_interval_s: float = 5.0
 
     def __post_init__(self) -> None:
-        _check(self.report_interval_s > 0, "policy.report_interval_s", self.report_interval_s, "above 0 seconds")
+        _check_seconds("policy.report_interval_s", self.report_interval_s)
 
 
 @dataclass(frozen=True)
@@ -177,7 +182,7 @@ class EngineConfig:
             "auto, cpu, cuda, cuda:N",
         )
         for name in ("load_deadline_s", "call_deadline_s", "store_deadline_s"):
-            _check(getattr(self, name) > 0, f"engine.{name}", getattr(self, name), "above 0 seconds")
+            _check_seconds(f"engine.{name}", getattr(self, name))
 
 
 @dataclass(frozen=True)
@@ -213,7 +218,7 @@ def _read(path: Path) -> Any:
         raise ConfigError(f"config file {path}: {getattr(error, 'strerror', None) or error}") from error
     try:
         data = yaml.safe_load(text)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, RecursionError) as error:
         raise ConfigError(f"config file {path} is not YAML: {' '.join(str(error).split())}") from error
     return {} if data is None else data
 
@@ -243,13 +248,19 @@ def _value(hint: Any, value: Any, where: str) -> Any:
     if get_origin(hint) is tuple:  # one, several or none
         items = value if isinstance(value, list | tuple) else [] if value is None else [value]
         return tuple(_value(get_args(hint)[0], item, where) for item in items)
-    if where.endswith("_bytes"):
+    if where.endswith(("_bytes", "_bytes_per_day")):
         return parse_bytes(value, where)
+    if isinstance(value, int | float) and not abs(value) <= _MOST_BYTES:
+        raise ConfigError(f"{where} is {str(value)[:40]}; allowed: a number up to {_MOST_BYTES}")
     if hint is float and isinstance(value, int | float) and not isinstance(value, bool):
         return float(value)
     if isinstance(value, hint) and not (hint is int and isinstance(value, bool)):
         return value
     raise ConfigError(f"{where} is {value!r}; it must be {'a path' if hint is Path else f'of type {hint.__name__}'}")
+
+
+def _check_seconds(name: str, value: float) -> None:
+    _check(0 < value <= _MOST_S, name, value, f"above 0 seconds, at most {_MOST_S:.0f}")
 
 
 def _check(ok: bool, name: str, value: object, allowed: str) -> None:

@@ -64,6 +64,11 @@ def test_a_whole_file(tmp_path: Path) -> None:
     assert loaded.engine == EngineConfig(gpu_bytes=1 << 30, device="cuda:1", load_deadline_s=1.0)
 
 
+def test_a_budget_is_a_size_too() -> None:
+    flash = config.build(Config, {"tier": {"flash": {"write_bytes_per_day": "2TB"}}}).tier.flash
+    assert flash.write_bytes_per_day == 2 * 10**12
+
+
 def test_no_flash_directory_means_no_flash(tmp_path: Path) -> None:
     assert config.build(Config, {"tier": {"flash": {"directories": None}}}).tier.flash.directories == ()
 
@@ -78,11 +83,21 @@ def test_no_flash_directory_means_no_flash(tmp_path: Path) -> None:
         ({"tier": {"host": {"low_watermark": 1.0}}}, "host.low_watermark is 1.0; allowed: from 0 to below 1"),
         ({"tier": {"host": {"low_watermark": 0.3, "high_watermark": 0.2}}}, "host.high_watermark is 0.2"),
         ({"tier": {"host": {"window_share": 0.0}}}, "host.window_share is 0.0"),
-        ({"tier": {"flash": {"read_threads": 0}}}, "flash.read_threads is 0; allowed: at least 1"),
+        ({"tier": {"flash": {"read_threads": 0}}}, "flash.read_threads is 0; allowed: from 1 to 256"),
         ({"tier": {"flash": {"read_threads": "4"}}}, "tier.flash.read_threads is '4'; it must be of type int"),
         ({"tier": {"flash": {"read_threads": True}}}, "tier.flash.read_threads is True; it must be of type int"),
         ({"tier": {"flash": {"directories": 7}}}, "tier.flash.directories is 7; it must be a path"),
         ({"tier": {"flash": {"write_deadline_s": 0}}}, "flash.write_deadline_s is 0.0; allowed: above 0 seconds"),
+        (
+            {"tier": {"flash": {"write_deadline_s": 1e10}}},
+            "flash.write_deadline_s is 10000000000.0; allowed: above 0 sec",
+        ),
+        ({"tier": {"flash": {"retry_s": float("inf")}}}, "tier.flash.retry_s is inf; allowed: a number up to"),
+        ({"tier": {"flash": {"retry_s": float("nan")}}}, "tier.flash.retry_s is nan; allowed: a number up to"),
+        ({"tier": {"flash": {"carry_share": 10**400}}}, "tier.flash.carry_share is 1000"),
+        ({"tier": {"flash": {"max_faults": 2**63}}}, "tier.flash.max_faults is 9223372036854775808; allowed: a number"),
+        ({"tier": {"flash": {"write_threads": 10**6}}}, "flash.write_threads is 1000000; allowed: from 1 to 256"),
+        ({"engine": {"load_deadline_s": 1e12}}, "engine.load_deadline_s is 1000000000000.0; allowed: above 0 seconds"),
         ({"tier": []}, r"tier is \[\]; it must be a mapping"),
         ([], r"config is \[\]; it must be a mapping"),
         ({"engine": {"dtype": "float8"}}, "engine.dtype is 'float8'; allowed: auto, float32"),
@@ -99,7 +114,8 @@ def test_bad_values_name_themselves(data: Any, message: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "message"), [(b"tier: [", "is not YAML"), (b"\xff\xfe\x00", "config file .*hifc.yaml")]
+    ("content", "message"),
+    [(b"tier: [", "is not YAML"), (b"a: " + b"[" * 3000, "is not YAML"), (b"\xff\xfe\x00", "config file .*hifc.yaml")],
 )
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, content: bytes, message: str) -> None:
     file = tmp_path / "hifc.yaml"
