@@ -20,7 +20,7 @@ import numpy.typing as npt
 from hifc_ray import codecs
 from hifc_ray.clock import Clock, MonotonicClock
 from hifc_ray.config import FlashConfig
-from hifc_ray.errors import ConfigError, CorruptRecord, FlashFull, StaleAddress
+from hifc_ray.errors import ConfigError, CorruptRecord, FlashFull, StaleAddress, StorageError
 from hifc_ray.flash import reading
 from hifc_ray.flash.address import MAX_VOLUMES, Address, segment_of, unpack, volume_of
 from hifc_ray.flash.device import Device
@@ -318,14 +318,16 @@ class FlashStore:
 
     def _open(self) -> None:
         for volume in self.volumes:
-            refuse_foreign(volume.device)
+            with _named(volume):
+                refuse_foreign(volume.device)
         locked: list[Volume] = []
         try:
             for volume in self.volumes:
                 volume.device.lock()
                 locked.append(volume)
             for volume in self.volumes:
-                volume.recover()
+                with _named(volume):
+                    volume.recover()
             self._set_live(frozenset())
             self._index.filter = self.filter
         except BaseException:
@@ -389,6 +391,17 @@ class LastAccess:
 
     def values(self, features: Features) -> npt.NDArray[np.float64]:
         return features.last_access.astype(np.float64)
+
+
+@contextmanager
+def _named(volume: Volume) -> Iterator[None]:
+    """What its device refuses while it is opened, in one line. Raises `StorageError`."""
+    try:
+        yield
+    except OSError as error:
+        raise StorageError(
+            f"flash directory {volume.path} cannot be opened: {error}; take it out, or repair or empty it"
+        ) from error
 
 
 def _file_devices(config: FlashConfig) -> list[FileDevice]:

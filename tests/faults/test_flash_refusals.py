@@ -227,7 +227,7 @@ def test_a_store_that_could_not_open_leaves_no_lock(tmp_path: Path, monkeypatch:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     monkeypatch.setattr(os, "preadv", preadv)
-    with pytest.raises(OSError, match="Input/output"):
+    with pytest.raises(StorageError, match=f"^flash directory {tmp_path} cannot be opened: .*Input/output error"):
         open_store(tmp_path)
     monkeypatch.setattr(os, "preadv", real)
     with open_store(tmp_path) as store:
