@@ -389,4 +389,4 @@ class Volume:
 
 def _budget_bytes(config: FlashConfig, device: Device) -> int:
     """Bytes that may be written to a device a day; 0: no budget."""
-    return config.write_bytes_per_day or int(config.drive_writes_per_day * device.capacity_bytes())
+    return config.write_bytes_per_day or math.ceil(config.drive_writes_per_day * device.capacity_bytes())

@@ -7,6 +7,7 @@ are sold in (mixed use is 3).
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 
@@ -34,7 +35,7 @@ def budget_bytes_per_day(config: FlashConfig, capacity: int) -> int:
     """What one device may be written a day; 0 is no budget, because none is wanted or no capacity is known."""
     if config.write_bytes_per_day:
         return config.write_bytes_per_day
-    return int(config.drive_writes_per_day * max(0, capacity))
+    return math.ceil(config.drive_writes_per_day * max(0, capacity))  # a little is not none
 
 
 def budgets_bytes_per_day(
@@ -44,7 +45,8 @@ def budgets_bytes_per_day(
     on = [frozenset(disk.name for disk in placement.disks) or placement.directory for placement in placements]
     sharing = Counter(on)
     return tuple(
-        budget_bytes_per_day(config, capacity) // sharing[disks] for disks, capacity in zip(on, capacities, strict=True)
+        math.ceil(budget_bytes_per_day(config, capacity) / sharing[disks])
+        for disks, capacity in zip(on, capacities, strict=True)
     )
 
 

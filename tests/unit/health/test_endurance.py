@@ -57,6 +57,12 @@ def test_directories_on_one_drive_share_its_budget() -> None:
     assert budgets == (TB // 2, 2 * TB, TB // 2, 10, 20)
 
 
+def test_a_budget_that_is_next_to_nothing_is_not_none() -> None:
+    places = [place("/a", "nvme1n1"), place("/b", "nvme1n1")]
+    assert endurance.budgets_bytes_per_day(FlashConfig(write_bytes_per_day=1), places, [TB, TB]) == (1, 1)
+    assert endurance.budget_bytes_per_day(FlashConfig(drive_writes_per_day=1e-15), TB) == 1
+
+
 def test_capacity_comes_from_the_best_source() -> None:
     drives = LocalDrives(2, 7 * TB)
     assert endurance.capacity_bytes(place("/a", "nvme1n1", size=3 * TB), drives, TB) == 3 * TB
