@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from types import TracebackType
@@ -43,6 +44,8 @@ from hifc_ray.stats import Stats
 from hifc_ray.types import AnyArray, Fate, IntArray, Key, Namespace, Tier
 
 log = logging.getLogger(__name__)
+
+_MAX_FAILED = 64  # addresses that are remembered of reads that failed
 
 
 class FlashStore:
@@ -82,6 +85,7 @@ class FlashStore:
             Volume(number, device, parts, limit, segment_bytes)
             for number, (device, limit) in enumerate(zip(devices, limits, strict=True))
         ]
+        self._failed: deque[Address] = deque(maxlen=_MAX_FAILED)
         moving = threading.Lock()
         self._purger = Purger(self.volumes, self._index, self._lock, moving, config.write_deadline_s)
         self._drainer = Drainer(self.volumes, self._index, stats, self._lock, moving, self._policy, self.draw)
@@ -231,6 +235,7 @@ class FlashStore:
             return [error for _ in reads]
         except OSError as error:
             if len(reads) == 1:
+                self._unreadable(reads[0])
                 return [error]
             return [result for read in reads for result in self.read_run([read])]  # a bad page costs its own block
         self._note_live({read.namespace for read in reads})
@@ -356,6 +361,14 @@ class FlashStore:
     def _out(self) -> list[int]:
         """Volumes that are not to be read from now."""
         return [volume.number for volume in self.volumes if not volume.breaker.allows()]
+
+    def _unreadable(self, read: BlockRead) -> None:
+        """A block that fails a second time goes: one bad page that is asked for often must not take its device out."""
+        with self._lock:
+            again = read.address in self._failed
+            self._failed.append(read.address)
+        if again:
+            self._forget(read.key, read.address, "unreadable")
 
     def _corrupt(self, read: BlockRead, wrong: Mismatch) -> CorruptRecord:
         """A record that failed its checks: out of the index, and what is needed to examine it is kept."""

@@ -406,3 +406,17 @@ def test_a_block_that_failed_may_be_stored_again() -> None:
         assert load(store, 2) == payload(2)
     with open_store(device) as store:
         assert stored_numbers(store, range(5)) == list(range(5))
+
+
+def test_a_block_on_a_bad_page_goes_and_its_device_stays() -> None:
+    device = FaultyDevice(MemoryDevice())
+    with open_store(device, max_faults=4) as store:
+        store.append(blocks(range(30)))
+        for _ in range(10):
+            if key(5) in store:
+                device.fail("read", count=1)
+                with pytest.raises(OSError, match="Input/output"):
+                    load(store, 5)
+            assert stored_numbers(store, [6, 29]) == [6, 29]
+        assert key(5) not in store
+        assert store.volumes[0].state == "ok"
