@@ -9,8 +9,10 @@ What `purge` took out is gone for good once the call has returned.
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from types import TracebackType
 
@@ -82,6 +84,7 @@ class FlashStore:
             Volume(number, device, parts, limit, segment_bytes)
             for number, (device, limit) in enumerate(zip(devices, limits, strict=True))
         ]
+        self._hashers = ThreadPoolExecutor(os.cpu_count(), "hifc-flash-hash")
         moving = threading.Lock()
         self._purger = Purger(self.volumes, self._index, self._lock, moving, config.write_deadline_s)
         self._drainer = Drainer(self.volumes, self._index, stats, self._lock, moving, self._policy, self.draw)
@@ -207,7 +210,8 @@ class FlashStore:
         fresh = {block.key: block for block in blocks if known[block.key] is None}
         self._note_live({block.namespace for block in blocks})
         if fresh:
-            known.update(self._store([encode(block, self._codec) for block in fresh.values()], volume))
+            hashers = self._hashers if len(fresh) == 1 else None
+            known.update(self._store([encode(block, self._codec, hashers) for block in fresh.values()], volume))
         return [Address(known[block.key] or 0) for block in blocks]
 
     def read(self, key: Key, namespace: Namespace, address: Address, out: memoryview) -> int:
@@ -309,6 +313,7 @@ class FlashStore:
         """Seal and let go of the devices. One with a write that hangs beyond its deadline is not let go."""
         for volume in self.volumes:
             volume.close(self._config.write_deadline_s)
+        self._hashers.shutdown(wait=False)
 
     def __enter__(self) -> FlashStore:
         return self
