@@ -36,8 +36,8 @@ class Plan:
     num_reads: int = 60  # of one sample of them: 30 pairs make a p99 of 1,800 reads
 
     def num_ops(self, block_bytes: int, depth: int) -> int:
-        """Blocks of one sample."""
-        return max(depth, self.sample_bytes // block_bytes, 1)
+        """Blocks of one sample: two for each in flight where that does not take too many bytes, else one."""
+        return max(depth, min(2 * depth, 2 * self.sample_bytes // block_bytes), self.sample_bytes // block_bytes)
 
     @property
     def mixed_depth(self) -> int:

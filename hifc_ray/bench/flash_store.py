@@ -138,7 +138,7 @@ def _cell(plan: Plan, ways: Mapping[str, Contender], buffers: Buffers, depth: in
         return lambda: crew.run(way.puts(count), depth)
 
     def get(way: Contender) -> Callable[[], Sample]:
-        return lambda: crew.run(way.gets(count), depth)
+        return lambda: crew.run(way.gets(2 * count), depth)  # reads wear nothing
 
     puts = interleaved({name: put(way) for name, way in ways.items()}, plan.num_pairs)
     gets = interleaved({name: get(way) for name, way in ways.items()}, plan.num_pairs)

@@ -136,7 +136,7 @@ class FileDevice:
                 os.ftruncate(fd, size_bytes)
             finally:
                 os.close(fd)
-            return self.open(new)
+            return FileExtent(os.open(path, os.O_RDWR | os.O_CLOEXEC | (os.O_DIRECT if self.direct else 0)))
         except OSError:
             path.unlink(missing_ok=True)
             raise

@@ -11,6 +11,7 @@ A record names its segment and offset, so a scan can tell it from bytes that lie
 from __future__ import annotations
 
 import struct
+from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,6 +29,7 @@ RUN_BLOCKS = (1, 2, 4)
 STRIPE_DTYPE = np.dtype([("length", "<u4"), ("encoded", "<u8"), ("raw", "<u8")])
 StripeArray = npt.NDArray[np.void]
 
+_LARGE_BYTES = 2 << 20  # from here on the hand-over to another thread costs less than the hash
 _STAMP = stamp(MAGIC)
 _FIXED = struct.Struct("<BBHIIIIQQ16sQ32sQQ")
 
@@ -95,16 +97,18 @@ class EncodedBlock:
     stripes: StripeArray
     header_bytes: int
     payload_bytes: int
+    hashing: Future[StripeArray] | None = None  # `stripes` to come, while the payload is written
 
     @property
     def record_bytes(self) -> int:
         return self.header_bytes + self.payload_bytes
 
     def header(self, segment: int, segment_uuid: bytes, offset: int) -> RecordHeader:
-        """The header of this block at its place."""
+        """The header of this block at its place; waits for `hashing`."""
+        stripes = self.stripes if self.hashing is None else self.hashing.result()
         return RecordHeader(
             self.codec, (self.key,), self.namespace, self.layout_text, self.num_stripes, self.stripe_bytes,
-            self.num_tokens, (self.position,), self.stripes, segment, segment_uuid, offset, self.payload_bytes,
+            self.num_tokens, (self.position,), stripes, segment, segment_uuid, offset, self.payload_bytes,
             self.owner,
         )  # fmt: skip
 
@@ -120,26 +124,44 @@ def record_bytes(layout: BlockLayout) -> int:
     return header_bytes(1, layout.layers, layout.describe()) + layout.block_bytes
 
 
-def encode(block: FlashBlock, codec: Codec) -> EncodedBlock:
-    """Encode and checksum a block. Raises ValueError, with the numbers, for a shape that no record can have."""
+def encode(block: FlashBlock, codec: Codec, hashers: Executor | None = None) -> EncodedBlock:
+    """Encode and checksum a block. Raises ValueError, with the numbers, for a shape that no record can have.
+
+    With `hashers` a large block that is its own encoding is checksummed there, meanwhile.
+    """
     _check_shape(block)
-    size, buffer = block.stripe_bytes, block.buffer
-    raw = [buffer[at : at + size] for at in range(0, block.payload_bytes, size)]
-    pieces = raw if codec.verbatim else [codec.encode(stripe) for stripe in raw]
-    stripes = np.empty(block.num_stripes, STRIPE_DTYPE)
-    stripes["raw"] = [checksum(stripe) for stripe in raw]
-    if codec.verbatim:
-        pieces = [buffer[: block.payload_bytes]]
-        stripes["length"], stripes["encoded"] = size, stripes["raw"]
+    raw = block.buffer[: block.payload_bytes]
+    hashing = None
+    if not codec.verbatim:
+        pieces = [codec.encode(stripe) for stripe in _stripes(raw, block.stripe_bytes)]
+        stripes = _sums(pieces, _stripes(raw, block.stripe_bytes))
+    elif hashers is not None and block.payload_bytes >= _LARGE_BYTES:
+        pieces, stripes = [raw], np.empty(0, STRIPE_DTYPE)
+        hashing = hashers.submit(_sums_of_raw, raw, block.stripe_bytes)
     else:
-        stripes["length"] = [len(piece) for piece in pieces]
-        stripes["encoded"] = [checksum(piece) for piece in pieces]
-    num_bytes = sum(map(len, pieces))
+        pieces, stripes = [raw], _sums_of_raw(raw, block.stripe_bytes)
     head = header_bytes(1, block.num_stripes, block.layout_text)
     return EncodedBlock(
         block.key, block.namespace, block.layout_text, block.num_stripes, block.stripe_bytes, block.num_tokens,
-        block.position, block.owner, codec.code, pieces, stripes, head, num_bytes,
+        block.position, block.owner, codec.code, pieces, stripes, head, sum(map(len, pieces)), hashing,
     )  # fmt: skip
+
+
+def _stripes(raw: memoryview, stripe_bytes: int) -> list[memoryview]:
+    return [raw[at : at + stripe_bytes] for at in range(0, len(raw), stripe_bytes)]
+
+
+def _sums_of_raw(raw: memoryview, stripe_bytes: int) -> StripeArray:
+    return _sums(_stripes(raw, stripe_bytes))
+
+
+def _sums(encoded: list[memoryview], raw: list[memoryview] | None = None) -> StripeArray:
+    """Lengths and checksums of stripes; without `raw` they are their own encoding."""
+    sums = np.empty(len(encoded), STRIPE_DTYPE)
+    sums["length"] = [len(piece) for piece in encoded]
+    sums["encoded"] = [checksum(piece) for piece in encoded]
+    sums["raw"] = sums["encoded"] if raw is None else [checksum(piece) for piece in raw]
+    return sums
 
 
 def again(header: RecordHeader, payload: memoryview) -> EncodedBlock:

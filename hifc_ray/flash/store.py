@@ -9,9 +9,11 @@ What `purge` took out is gone for good once the call has returned.
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from types import TracebackType
 
@@ -86,6 +88,7 @@ class FlashStore:
             for number, (device, limit) in enumerate(zip(devices, limits, strict=True))
         ]
         self._failed: deque[Address] = deque(maxlen=_MAX_FAILED)
+        self._hashers = ThreadPoolExecutor(os.cpu_count(), "hifc-flash-hash")
         moving = threading.Lock()
         self._purger = Purger(self.volumes, self._index, self._lock, moving, config.write_deadline_s)
         self._drainer = Drainer(self.volumes, self._index, stats, self._lock, moving, self._policy, self.draw)
@@ -211,7 +214,8 @@ class FlashStore:
         fresh = {block.key: block for block in blocks if known[block.key] is None}
         self._note_live({block.namespace for block in blocks})
         if fresh:
-            known.update(self._store([encode(block, self._codec) for block in fresh.values()], volume))
+            hashers = self._hashers if len(fresh) == 1 else None
+            known.update(self._store([encode(block, self._codec, hashers) for block in fresh.values()], volume))
         return [Address(known[block.key] or 0) for block in blocks]
 
     def read(self, key: Key, namespace: Namespace, address: Address, out: memoryview) -> int:
@@ -314,6 +318,7 @@ class FlashStore:
         """Seal and let go of the devices. One with a write that hangs beyond its deadline is not let go."""
         for volume in self.volumes:
             volume.close(self._config.write_deadline_s)
+        self._hashers.shutdown(wait=False)
 
     def __enter__(self) -> FlashStore:
         return self

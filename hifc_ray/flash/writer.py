@@ -34,38 +34,49 @@ def take(pending: Sequence[EncodedBlock], room_bytes: int) -> list[EncodedBlock]
 def write(segment: Segment, offset: int, run: Sequence[EncodedBlock], traffic: Traffic) -> EntryArray:
     """Write a run of records at a place that is theirs alone, reads first; their rows for the index.
 
-    After an OSError none of them counts: their headers are wiped, as far as the device lets us, so that no later scan
-    finds what nobody was told is there.
+    The header of one large block comes last, since its checksums are made meanwhile. After an OSError none of them
+    counts: their headers are wiped, as far as the device lets us, so that no later scan finds what nobody was told is
+    there.
     """
-    buffers, rows, places = _lay_out(segment, offset, run)
+    places = _places(segment, offset, run)
     try:
-        at = offset
-        for piece in pieces(buffers, lambda: traffic.yield_to_reads(READ_FIRST_S)):
-            segment.write(piece, at)
-            at += sum(map(len, piece))
-            points.reach("flash.append.part")
+        if len(run) == 1 and run[0].hashing is not None:
+            _put(segment, offset + run[0].header_bytes, run[0].pieces, traffic)
+            _put(segment, offset, _heads(segment, run, places), traffic)
+        else:
+            heads = _heads(segment, run, places)
+            buffers = [part for head, block in zip(heads, run, strict=True) for part in (head, *block.pieces)]
+            _put(segment, offset, buffers, traffic)
     except OSError:
         blank = pages(PAGE_BYTES)
         for place in places:
             with contextlib.suppress(OSError):
                 segment.write([blank], place.offset)
         raise
-    return join_rows(rows)
+    rows = zip(run, places, strict=True)
+    return join_rows([entry(block.key, block.namespace, block.owner, block.position, place) for block, place in rows])
 
 
-def _lay_out(
-    segment: Segment, offset: int, run: Sequence[EncodedBlock]
-) -> tuple[list[memoryview], list[EntryArray], list[Place]]:
-    heads = scratch_pages("write", sum(block.header_bytes for block in run))
-    buffers: list[memoryview] = []
-    rows: list[EntryArray] = []
-    places: list[Place] = []
+def _put(segment: Segment, offset: int, buffers: Sequence[memoryview], traffic: Traffic) -> None:
+    for piece in pieces(buffers, lambda: traffic.yield_to_reads(READ_FIRST_S)):
+        segment.write(piece, offset)
+        offset += sum(map(len, piece))
+        points.reach("flash.append.part")
+
+
+def _places(segment: Segment, offset: int, run: Sequence[EncodedBlock]) -> list[Place]:
+    places = []
     for block in run:
-        head, heads = heads[: block.header_bytes], heads[block.header_bytes :]
-        write_header(block.header(segment.sequence, segment.uuid, offset), head)
-        place = Place(segment.number, offset, block.header_bytes, block.payload_bytes)
-        buffers += [head, *block.pieces]
-        rows.append(entry(block.key, block.namespace, block.owner, block.position, place))
-        places.append(place)
-        offset = place.end
-    return buffers, rows, places
+        places.append(Place(segment.number, offset, block.header_bytes, block.payload_bytes))
+        offset += block.record_bytes
+    return places
+
+
+def _heads(segment: Segment, run: Sequence[EncodedBlock], places: Sequence[Place]) -> list[memoryview]:
+    left = scratch_pages("write", sum(block.header_bytes for block in run))
+    heads = []
+    for block, place in zip(run, places, strict=True):
+        head, left = left[: block.header_bytes], left[block.header_bytes :]
+        write_header(block.header(segment.sequence, segment.uuid, place.offset), head)
+        heads.append(head)
+    return heads

@@ -40,9 +40,11 @@ def test_pairs_out_of_range_are_named(pairs: int) -> None:
 
 def test_a_sample_has_a_block_for_each_in_flight() -> None:
     plan = Plan((4096,), (1,))
-    assert plan.num_ops(1 << 20, 1) == plan.num_ops(1 << 20, 16) == 16
-    assert plan.num_ops(16 << 20, 1) == 1
+    assert plan.num_ops(1 << 20, 1) == plan.num_ops(1 << 20, 8) == 16
+    assert plan.num_ops(1 << 20, 32) == plan.num_ops(1 << 20, 16) == 32
+    assert plan.num_ops(16 << 20, 1) == 2
     assert plan.num_ops(16 << 20, 8) == 8
+    assert plan.num_ops(64 << 20, 1) == 1
 
 
 @pytest.mark.parametrize("size", [PAGE_BYTES, 7 * PAGE_BYTES, 256 << 10, 33 * PAGE_BYTES, 16 << 20])
