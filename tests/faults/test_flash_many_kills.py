@@ -33,6 +33,8 @@ POINTS = {
     "flash.drop.before": 5,
     "flash.drop.hint": 5,
     "flash.drop.index": 5,
+    "flash.drop.blank": 5,
+    "flash.segment.renamed": 5,
     "flash.purge.barred": 2,
     "flash.purge.erased": 2,
     "flash.json.tmp": 2,
