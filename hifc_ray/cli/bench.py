@@ -54,7 +54,7 @@ def flash(
     pairs: Pairs = flash_plan.NUM_PAIRS,
     as_json: Json = False,
 ) -> None:
-    """The flash store against bare direct I/O and against one file per block. A few minutes; writes some 90 GB."""
+    """The flash store against bare direct I/O and against one file per block. Five minutes; writes some 110 GB."""
     from hifc_ray.bench import flash_report
     from hifc_ray.bench.flash_store import run
 
