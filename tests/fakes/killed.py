@@ -112,6 +112,11 @@ class TellingDevice(FileDevice):
         extent = super().open(name)
         return extent if sequence is None else TellingExtent(extent, self, sequence)
 
+    def reuse(self, old: str, new: str, size_bytes: int) -> Extent:
+        sequence = sequence_in(new)
+        assert sequence is not None
+        return TellingExtent(super().reuse(old, new, size_bytes), self, sequence)
+
     def gone(self, sequence: int) -> None:
         self._tell(f"deleting {self._volume} {sequence}")
 
