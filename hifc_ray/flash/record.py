@@ -29,7 +29,7 @@ RUN_BLOCKS = (1, 2, 4)
 STRIPE_DTYPE = np.dtype([("length", "<u4"), ("encoded", "<u8"), ("raw", "<u8")])
 StripeArray = npt.NDArray[np.void]
 
-_LARGE_BYTES = 2 << 20  # from here on the hand-over to another thread costs less than the hash
+_LARGE_BYTES = 8 << 20  # from here on the hand-over to another thread and a write of its own cost less than the hash
 _STAMP = stamp(MAGIC)
 _FIXED = struct.Struct("<BBHIIIIQQ16sQ32sQQ")
 

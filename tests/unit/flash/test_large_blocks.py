@@ -10,7 +10,7 @@ import pytest
 
 from hifc_ray import points
 from hifc_ray.config import FlashConfig
-from hifc_ray.flash import FlashBlock, FlashStore, MemoryDevice
+from hifc_ray.flash import FlashBlock, FlashStore, MemoryDevice, record
 from hifc_ray.flash.device import pages
 from hifc_ray.stats import Stats
 from hifc_ray.types import Key, Tier
@@ -20,6 +20,11 @@ STRIPE_BYTES, NUM_STRIPES = 256 << 10, 9
 BLOCK_BYTES = STRIPE_BYTES * NUM_STRIPES
 
 pytestmark = pytest.mark.timeout(60)
+
+
+@pytest.fixture(autouse=True)
+def _large_from_2_mib(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(record, "_LARGE_BYTES", 2 << 20)
 
 
 def key(number: int) -> Key:
