@@ -108,6 +108,31 @@ def test_what_a_device_that_drains_was_giving_away_does_not_come_back() -> None:
     again.close()
 
 
+def test_a_purge_waits_for_what_was_read_from_one_device_to_be_written_to_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Were it written when the purge is over, it would be a new block, of which the purge says nothing."""
+    devices = [MemoryDevice(), MemoryDevice()]
+    flash = open_store(devices)
+    store(flash, range(4), ALICE, 0)
+    flash.volumes[0].retire(drain=True)
+    purging = threading.Thread(target=lambda: flash.purge(tenant=ALICE.tenant))
+    draw = flash.draw
+
+    def draw_late(num_bytes: int) -> int | None:
+        purging.start()
+        purging.join(0.2)
+        return draw(num_bytes)
+
+    monkeypatch.setattr(flash._drainer, "_draw", draw_late)
+    flash.maintain()
+    purging.join()
+    assert stored_numbers(flash, range(4)) == []
+    abandon(flash)
+    with open_store(devices) as again:
+        assert stored_numbers(again, range(4)) == []
+
+
 def test_what_was_being_written_when_a_purge_began_is_purged_too() -> None:
     device = MemoryDevice()
     flash = open_store(device)
