@@ -125,7 +125,7 @@ def test_a_purge_waits_for_what_was_read_from_one_device_to_be_written_to_anothe
         return draw(num_bytes)
 
     monkeypatch.setattr(flash._drainer, "_draw", draw_late)
-    flash.maintain()
+    flash.drain(flash.volumes[0])
     purging.join()
     assert stored_numbers(flash, range(4)) == []
     abandon(flash)
