@@ -21,6 +21,8 @@ from hifc_ray.types import Fate, Tier
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
+SHORT_SEGMENTS = 64  # that restarts and purges have sealed early, besides as many as fit twice into the limit
+
 
 class SegmentLog:
     """Segments in the order of their sequence numbers. Takes the store's lock itself, and never holds it during I/O.
@@ -123,6 +125,11 @@ class SegmentLog:
             gone = self.last_sequence - sequence - len(newer)
             its = self._charges.get(segment_number(self._number, sequence), self.cost_bytes if sequence else 0)
         return sum(newer) + gone * self.cost_bytes + max(0, its - offset)
+
+    @property
+    def crowded(self) -> bool:
+        """Are there more segments than short ones explain? Each has a descriptor open."""
+        return len(self._segments) > 2 * (self.limit_bytes // self.segment_bytes) + SHORT_SEGMENTS
 
     @property
     def segments(self) -> list[Segment]:
@@ -307,10 +314,12 @@ class SegmentLog:
                 raise FlashFull(f"{self._device.path}: no room for a segment of {self.segment_bytes} bytes") from error
             raise
         try:
-            return begin(sequence, extent, self._number)
+            segment = begin(sequence, extent, self._number)
         except OSError:
             extent.close()
             raise
+        segment.reused = spare is not None
+        return segment
 
     def _blank(self, segment: Segment) -> bool:
         """Make a dropped segment's file one that no restart takes for a segment, to be kept; False if it is not wanted.
@@ -362,6 +371,7 @@ class SegmentLog:
     def _sealed(self, segment: Segment, charge_bytes: int | None = None) -> None:
         with self._changed:
             segment.sealed = True
+            segment.owners.clear()
             if segment.number in self._segments and charge_bytes is not None:
                 self._charges[segment.number] = charge_bytes
             self._changed.notify_all()

@@ -16,7 +16,7 @@ from hifc_ray.flash.address import MAX_SEQUENCE
 from hifc_ray.flash.device import FilePlace
 from hifc_ray.flash.entries import EntryArray
 from hifc_ray.flash.format import PURGES_NAME, checksum
-from hifc_ray.types import BoolArray, Namespace
+from hifc_ray.types import BoolArray, Namespace, Owner
 
 
 @dataclass(frozen=True)
@@ -26,6 +26,12 @@ class Selector:
     tenant: int | None = None
     session: int | None = None
     namespace: Namespace | None = None
+
+    def covers(self, owner: Owner, namespace: Namespace) -> bool:
+        """Is a block of this owner and namespace meant?"""
+        asked = (self.tenant, self.session, self.namespace)
+        wrong = any(a is not None and a != b for a, b in zip(asked, (*owner, namespace), strict=True))
+        return asked != (None, None, None) and not wrong
 
     def of(self, entries: EntryArray) -> BoolArray:
         """[n], True for those that are meant."""

@@ -66,10 +66,12 @@ class Reclaimer:
     def make_room(self, needed_bytes: int, rewrite: Rewrite | None = None) -> bool:
         """Reclaim segments until so many bytes fit into the limit; False if those that are idle do not suffice.
 
+        Also as long as there are too many of them: restarts and purges leave short ones, which hold the least worth.
+
         With `rewrite` the blocks that are worth it are carried over, and published at their new place before their old
         one goes; a kill in between leaves both, and the newer counts.
         """
-        while not self._log.has_room(needed_bytes):
+        while not self._log.has_room(needed_bytes) or (self._log.crowded and (rewrite is not None or not needed_bytes)):
             idle = self._log.idle()
             if not idle:
                 return False

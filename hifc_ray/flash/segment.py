@@ -11,6 +11,7 @@ from hifc_ray.flash.address import segment_number
 from hifc_ray.flash.device import Extent, pages
 from hifc_ray.flash.format import STAMP, check_checksum, check_stamp, put_checksum, stamp
 from hifc_ray.layout import PAGE_BYTES
+from hifc_ray.types import Namespace, Owner
 
 MAGIC = b"HIFC-SEG"
 UUID_BYTES = 16
@@ -33,6 +34,8 @@ class Segment:
         self.readers = 0
         self.writers = 0
         self.gone = False  # no longer in the log: the last reader closes it
+        self.reused = False  # behind its end there may be bytes of a dropped segment
+        self.owners: set[tuple[Owner, Namespace]] = set()  # whose blocks went into it, as long as it is open
 
     @property
     def room_bytes(self) -> int:

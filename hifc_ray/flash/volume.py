@@ -157,6 +157,7 @@ class Volume:
                 with self._pen:
                     segment = self._with_room(pending[0].record_bytes)
                     run = writer.take(pending, segment.room_bytes)
+                    segment.owners.update((block.owner, block.namespace) for block in run)
                     offset = self.log.reserve(segment, sum(block.record_bytes for block in run))
                 done.append(self._write(segment, offset, run))
                 pending = pending[len(run) :]
@@ -219,10 +220,10 @@ class Volume:
         free = self._pen.acquire(timeout=timeout_s)
         self.log.keeps_files = False
         try:
-            if free:
-                self.log.finish()
-                self.log.give_up_spare()
             last = self.log.last_sequence
+            if free:
+                last -= not self._finish_if_concerned(selector)
+                self.log.give_up_spare()
             self.files.put(PURGES_NAME, self._purges.add(selector, last, self.log.oldest_sequence))
         finally:
             if free:
@@ -231,6 +232,16 @@ class Volume:
         if not free or not self.log.wait_until_sealed(timeout_s, last):
             raise TimeoutError(f"{self.path}: a write has not returned for {timeout_s} s, so what it stores may stay")
         return segment_number(self.number, last)
+
+    def _finish_if_concerned(self, selector: Selector) -> bool:
+        """Finish the open segment if a purge speaks of it; False if it stays open: else each purge would leave one."""
+        segment = self.log.open
+        if segment is not None:
+            concerned = segment.reused or any(selector.covers(*whose) for whose in segment.owners)
+            if not concerned:
+                return False
+        self.log.finish()
+        return True
 
     def erase(self, entries: EntryArray) -> None:
         """Overwrite records with zeros, and make that durable. Those whose segment is gone are gone. Raises OSError."""
@@ -356,6 +367,7 @@ class Volume:
                 run.append(record)
                 room -= record.record_bytes
         if run:
+            segment.owners.update((record.owner, record.namespace) for record in run)
             offset = self.log.reserve(segment, sum(record.record_bytes for record in run))
             self._write(segment, offset, run, carried=True)
 

@@ -11,7 +11,7 @@ import pytest
 
 from hifc_ray import points
 from hifc_ray.errors import CorruptRecord
-from hifc_ray.flash import FlashStore, MemoryDevice, keys_as_words
+from hifc_ray.flash import FlashStore, MemoryDevice, keys_as_words, log
 from hifc_ray.flash.filters import MAGIC as FILTER_MAGIC
 from hifc_ray.flash.format import FAULTS_NAME
 from hifc_ray.stats import Stats
@@ -218,3 +218,31 @@ def test_a_purge_leaves_no_filter_that_tells_what_was_there() -> None:
         assert stored_numbers(flash, range(6)) == [3, 4, 5]
     with open_store(device) as again:
         assert stored_numbers(again, range(6)) == [3, 4, 5]
+
+
+def test_purges_of_others_leave_the_open_segment_open() -> None:
+    device = MemoryDevice()
+    with open_store(device) as flash:
+        for number in range(10):
+            store(flash, [number], BOB)
+            assert flash.purge(tenant=ALICE.tenant) == (0, 0)
+        assert flash.num_segments == 1
+        store(flash, [20], ALICE)
+        assert flash.purge(tenant=ALICE.tenant)[0] == 1
+        store(flash, [21], ALICE)
+        assert flash.num_segments == 2
+        assert stored_numbers(flash, range(30)) == [*range(10), 21]
+        abandon(flash)
+    with open_store(device) as again:
+        assert stored_numbers(again, range(30)) == [*range(10), 21]
+
+
+def test_many_purges_and_restarts_leave_a_bounded_number_of_segments(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log, "SHORT_SEGMENTS", 4)
+    device = MemoryDevice()
+    for number in range(40):
+        with open_store(device) as flash:
+            most = 2 * (flash.limit_bytes // flash.segment_bytes) + 4
+            store(flash, [number], BOB)
+            assert flash.num_segments <= most + 1
+    assert stored_numbers(open_store(device), range(40))[-10:] == list(range(30, 40))
