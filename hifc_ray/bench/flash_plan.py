@@ -56,12 +56,15 @@ class Plan:
         return next(count for count in range(most, 0, -1) if pages % count == 0) * PAGE_BYTES
 
     def config(self, block_bytes: int, directory: Path) -> FlashConfig:
-        """A store for these blocks, of `NUM_SEGMENTS` segments as large as they usually are, without a write budget."""
+        """A store for these blocks, of `NUM_SEGMENTS` segments as large as they usually are.
+
+        Without a write budget, and without carry-over: nobody asks for these blocks again.
+        """
         asked = self.segment_bytes
         usual = FlashConfig(limit_bytes=_USUAL_LIMIT_BYTES, segment_bytes=asked)
         segment_bytes = choose_segment_bytes(usual, block_bytes)
         limit = BASE_BYTES + NUM_SEGMENTS * (segment_cost(segment_bytes) + PAGE_BYTES)
-        return FlashConfig((directory,), limit_bytes=limit, segment_bytes=segment_bytes, drive_writes_per_day=0)
+        return FlashConfig((directory,), limit, segment_bytes, carry_share=0, drive_writes_per_day=0)
 
     def need_bytes(self) -> int:
         """Disk that has to be free: each contender fills as much, one size after the other."""

@@ -29,7 +29,8 @@ names, checksums or syncs.
 file: temporary file, O_DIRECT write, rename; open, O_DIRECT read, close. As durable as the store, which syncs a segment
 when it seals it: whenever a segment's worth is written, its files and the directory are synced. Old files are deleted
 outside the timing.
-The store is full throughout, so that room is made for each segment; every read is verified."""
+The store is full throughout, so that room is made for each segment; nothing is carried over, since nobody asks for
+these blocks again; every read is verified."""
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import threading
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from hifc_ray.flash.format import hint_name, segment_name
 from hifc_ray.flash.index import Index
 from hifc_ray.flash.segment import Segment, begin
 from hifc_ray.flash.sizing import BASE_BYTES, segment_cost
+from hifc_ray.flash.spare import Spare
 from hifc_ray.layout import PAGE_BYTES
 from hifc_ray.stats import Stats
 from hifc_ray.types import Fate, Tier
@@ -58,7 +60,7 @@ class SegmentLog:
         self._charges: dict[int, int] = {}  # by number: bytes of the limit that each occupies, at most
         self._small_bytes = 0  # of small files beside the segments
         self.keeps_files = True  # of dropped segments; not while a purge is under way: what they held lies in them
-        self._spare: str | None = None  # a dropped segment whose file the next one takes over
+        self._spare: Spare | None = None  # a dropped segment whose file the next one takes over
         self._spare_bytes = 0  # of the limit that it occupies
         self._next_sequence = 1
 
@@ -225,20 +227,21 @@ class SegmentLog:
         try:
             self._device.delete(hint_name(segment.sequence))
             points.reach("flash.drop.hint")
-            kept = keep and self.keeps_files and self._blank(segment)
-            if not kept:
+            spare = self._blank(segment) if keep and self.keeps_files else None
+            if spare is None:
                 self._device.delete(segment_name(segment.sequence))
         except OSError:
             with self._lock:
                 self._segments = dict(sorted({**self._segments, segment.number: segment}.items()))
             raise
-        segment.extent.close()
+        if spare is None:
+            segment.extent.close()
         with self._lock:
             rows = self._index.rows_of(segment.number)
             self._index.remove(rows, Fate.DROPPED)
             charge = self._charges.pop(segment.number)
-            if kept:
-                self._spare, self._spare_bytes = segment_name(segment.sequence), charge
+            if spare is not None:
+                self._spare, self._spare_bytes = spare, charge
         points.reach("flash.drop.index")
         return len(rows)
 
@@ -249,14 +252,22 @@ class SegmentLog:
         if spare is None:
             return False
         try:
-            self._device.delete(spare)
+            self._device.delete(spare.name)
         except OSError:
             with self._lock:
                 self._spare = spare
             raise
+        spare.close()
         with self._lock:
             self._spare_bytes = 0
         return True
+
+    def settle_spare(self) -> None:
+        """Spare the holder of the pen the wait for a flush, which waits for all that is being written."""
+        spare = self._spare
+        if spare is not None:
+            with contextlib.suppress(OSError):  # then the holder of the pen is told
+                spare.settle(wait=False)
 
     def rewrite_hint(self, segment: Segment) -> None:
         """Make a sealed segment's hint say what the index says now. Raises OSError; then a restart scans it."""
@@ -277,6 +288,8 @@ class SegmentLog:
             idle = [segment for segment in segments if not segment.readers]
         for segment in idle:
             segment.extent.close()
+        if self._spare is not None:
+            self._spare.close()
 
     def seal_recovered(self, segment: Segment) -> None:
         """Seal what a scan has read, so that the next start need not."""
@@ -286,7 +299,7 @@ class SegmentLog:
     def _used_bytes(self) -> int:
         return BASE_BYTES + self._small_bytes + self._spare_bytes + sum(self._charges.values())
 
-    def _claim(self) -> tuple[int, str | None]:
+    def _claim(self) -> tuple[int, Spare | None]:
         """Sequence number of a new segment, for which the limit has room that is now taken; the spare, if any."""
         sequence = self._next_sequence
         if sequence > MAX_SEQUENCE:
@@ -300,19 +313,23 @@ class SegmentLog:
         self._next_sequence += 1
         return sequence, spare
 
-    def _create(self, sequence: int, spare: str | None) -> Segment:
+    def _create(self, sequence: int, spare: Spare | None) -> Segment:
         name = segment_name(sequence)
         try:
             if spare is not None:
-                extent = self._device.reuse(spare, name, self.segment_bytes)
+                spare.settle()
+                extent = self._device.reuse(spare.name, name, self.segment_bytes)
             else:
                 extent = self._device.create(name, self.segment_bytes)
         except OSError as error:
             if spare is not None:
-                self._device.delete(spare)
+                self._device.delete(spare.name)
             if error.errno in _NO_ROOM:
                 raise FlashFull(f"{self._device.path}: no room for a segment of {self.segment_bytes} bytes") from error
             raise
+        finally:
+            if spare is not None:
+                spare.close()
         try:
             segment = begin(sequence, extent, self._number)
         except OSError:
@@ -321,21 +338,17 @@ class SegmentLog:
         segment.reused = spare is not None
         return segment
 
-    def _blank(self, segment: Segment) -> bool:
-        """Make a dropped segment's file one that no restart takes for a segment, to be kept; False if it is not wanted.
-
-        Durably, before anything is written over it: else a power loss could bring back its hint, but not its blocks.
-        """
+    def _blank(self, segment: Segment) -> Spare | None:
+        """A dropped segment's file, to be kept; None if it is not wanted."""
         if self._spare is not None or not self.segment_bytes // 2 <= segment.size_bytes <= self.cost_bytes:
-            return False
+            return None
         try:
-            segment.write([pages(PAGE_BYTES)], 0)
-            self._on_written("segments", PAGE_BYTES)
-            segment.extent.sync()
+            spare = Spare(segment)
         except OSError:
-            return False
+            return None
+        self._on_written("segments", PAGE_BYTES)
         points.reach("flash.drop.blank")
-        return True
+        return spare
 
     def _seal(self, segment: Segment) -> None:
         """Filter and data made durable, then the hint. Without a hint it serves on, and a restart scans it.

@@ -160,6 +160,7 @@ class Volume:
                     segment.owners.update((block.owner, block.namespace) for block in run)
                     offset = self.log.reserve(segment, sum(block.record_bytes for block in run))
                 done.append(self._write(segment, offset, run))
+                self.log.settle_spare()
                 pending = pending[len(run) :]
         except FlashFull:
             self._full_until_s = self._parts.clock.now() + self._parts.config.retry_s
