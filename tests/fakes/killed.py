@@ -108,17 +108,17 @@ class TellingDevice(FileDevice):
         super().delete(name)
 
     def open(self, name: str) -> Extent:
-        sequence = sequence_in(name)
-        extent = super().open(name)
-        return extent if sequence is None else TellingExtent(extent, self, sequence)
+        return self._telling(name, super().open(name))
 
     def reuse(self, old: str, new: str, size_bytes: int) -> Extent:
-        sequence = sequence_in(new)
-        assert sequence is not None
-        return TellingExtent(super().reuse(old, new, size_bytes), self, sequence)
+        return self._telling(new, super().reuse(old, new, size_bytes))
 
     def gone(self, sequence: int) -> None:
         self._tell(f"deleting {self._volume} {sequence}")
+
+    def _telling(self, name: str, extent: Extent) -> Extent:
+        sequence = sequence_in(name)
+        return extent if sequence is None else TellingExtent(extent, self, sequence)
 
 
 class TellingExtent:

@@ -32,8 +32,8 @@ POINTS = {
     "flash.reclaim.carried": 5,
     "flash.drop.before": 5,
     "flash.drop.hint": 5,
-    "flash.drop.index": 5,
     "flash.drop.blank": 5,
+    "flash.drop.index": 5,
     "flash.segment.renamed": 5,
     "flash.purge.barred": 2,
     "flash.purge.erased": 2,
@@ -42,7 +42,7 @@ POINTS = {
     "flash.read.before": 60,
     "any time": 0,
 }
-KILLS_OF_EACH = 17
+KILLS_OF_EACH = 15
 KILLS_OF_A_DIRECTORY = 40
 
 

@@ -7,6 +7,7 @@ import os
 import struct
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import pytest
 
 from hifc_ray.errors import DirectoryLocked, FlashFull, ForeignFiles, NewerFormat, NoRoom, StorageError
 from hifc_ray.flash import FaultyDevice, MemoryDevice
-from hifc_ray.flash.format import hint_name, segment_name
+from hifc_ray.flash.format import CHECKPOINT_NAME, FAULTS_NAME, PURGES_NAME, hint_name, segment_name
 from hifc_ray.stats import Stats
 from hifc_ray.types import Tier
 from tests.fakes.flash import (
@@ -206,6 +207,42 @@ def test_a_device_that_fails_at_every_write_costs_no_stored_block() -> None:
         device.heal()
         assert stats.get("write_refused", tier=Tier.FLASH, reason="error") == 60
         assert stored_numbers(store, range(170)) == list(range(110))
+
+
+def test_a_device_that_deletes_nothing_costs_no_stored_block() -> None:
+    """As one that was mounted read-only after an error: making room must not forget what then stays."""
+    device = FaultyDevice(MemoryDevice())
+    with open_store(device, max_faults=1000) as store:
+        store.append(blocks(range(120)))
+        device.fail("delete", errno.EROFS, count=None)
+        stored = list(range(120))
+        for number in range(120, 180):
+            with suppress(OSError):
+                store.append([block(number)])
+                stored.append(number)
+        assert len(stored) <= 140  # the segment that was kept free is full then
+        assert stored_numbers(store, range(180)) == stored
+        assert store.used_bytes <= store.limit_bytes
+        device.heal()
+        store.append(blocks(range(180, 190)))
+        assert stored_numbers(store, range(180, 190)) == list(range(180, 190))
+
+
+def test_small_files_keep_to_the_limit_too() -> None:
+    with open_store(MemoryDevice()) as store:
+        store.append(blocks(range(115)))
+        files = store.volumes[0].files
+        room = store.limit_bytes - store.used_bytes
+        files.put(PURGES_NAME, bytes(4096))
+        with pytest.raises(OSError, match="no room for") as caught:
+            files.put(CHECKPOINT_NAME, bytes(room))
+        assert caught.value.errno == errno.EDQUOT
+        assert store.used_bytes <= store.limit_bytes
+        files.put(CHECKPOINT_NAME, bytes(room // 4))
+        store.append(blocks(range(115, 140)))
+        assert store.used_bytes <= store.limit_bytes
+        with pytest.raises(FileNotFoundError):
+            files.get(FAULTS_NAME)
 
 
 def test_what_earlier_writes_of_a_batch_stored_stays() -> None:

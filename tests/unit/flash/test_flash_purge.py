@@ -11,13 +11,13 @@ import pytest
 
 from hifc_ray import points
 from hifc_ray.errors import CorruptRecord
-from hifc_ray.flash import FlashStore, MemoryDevice, log
+from hifc_ray.flash import FlashStore, MemoryDevice, keys_as_words, log
 from hifc_ray.flash.filters import MAGIC as FILTER_MAGIC
 from hifc_ray.flash.format import FAULTS_NAME
 from hifc_ray.stats import Stats
 from hifc_ray.types import Owner, Tier
 from tests.fakes.blocks import THEIRS
-from tests.fakes.flash import BLOCK_BYTES, abandon, block, config, load, open_store, payload, stored_numbers
+from tests.fakes.flash import BLOCK_BYTES, abandon, block, config, key, load, open_store, payload, stored_numbers
 from tests.fakes.tier import Held
 
 ALICE, BOB = Owner(1, 10), Owner(2, 20)
@@ -106,6 +106,61 @@ def test_what_a_device_that_drains_was_giving_away_does_not_come_back() -> None:
     again = FlashStore(both, BLOCK_BYTES, Stats(), devices=devices)
     assert stored_numbers(again, range(8)) == [4, 5, 6, 7]
     again.close()
+
+
+def test_a_purge_waits_for_what_was_read_from_one_device_to_be_written_to_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Were it written when the purge is over, it would be a new block, of which the purge says nothing."""
+    devices = [MemoryDevice(), MemoryDevice()]
+    flash = open_store(devices)
+    store(flash, range(4), ALICE, 0)
+    flash.volumes[0].retire(drain=True)
+    purging = threading.Thread(target=lambda: flash.purge(tenant=ALICE.tenant))
+    draw = flash.draw
+
+    def draw_late(num_bytes: int) -> int | None:
+        purging.start()
+        purging.join(0.2)
+        return draw(num_bytes)
+
+    monkeypatch.setattr(flash._drainer, "_draw", draw_late)
+    flash.drain(flash.volumes[0])
+    purging.join()
+    assert stored_numbers(flash, range(4)) == []
+    abandon(flash)
+    with open_store(devices) as again:
+        assert stored_numbers(again, range(4)) == []
+
+
+def test_what_was_being_written_when_a_purge_began_is_purged_too() -> None:
+    device = MemoryDevice()
+    flash = open_store(device)
+    store(flash, range(3), ALICE)
+    report = purge_while_held_at(
+        "flash.append.part", flash, threading.Thread(target=lambda: store(flash, range(3, 6), ALICE))
+    )
+    assert report[0] == 6
+    assert stored_numbers(flash, range(6)) == []
+    assert not any(lies_on(device, number) for number in range(6))
+    abandon(flash)
+    with open_store(device) as again:
+        assert stored_numbers(again, range(6)) == []
+
+
+def test_what_was_being_carried_over_when_a_purge_began_is_purged_too() -> None:
+    device = MemoryDevice()
+    flash = open_store(device, carry_share=0.25)
+    store(flash, range(20), ALICE)
+    store(flash, range(20, 120), BOB)
+    flash.look_up(keys_as_words([key(number) for number in range(5)]), 1)
+    mover = threading.Thread(target=lambda: store(flash, [120], BOB))
+    purge_while_held_at("flash.append.part", flash, mover)
+    assert stored_numbers(flash, range(20)) == []
+    assert not any(lies_on(device, number) for number in range(20))
+    abandon(flash)
+    with open_store(device) as again:
+        assert stored_numbers(again, range(20)) == []
 
 
 def test_a_purge_leaves_no_bytes_among_what_is_kept_of_faults() -> None:
