@@ -1,5 +1,7 @@
 """Bloom filters over keys: "not here" without an index. One for each sealed segment, in its footer, and one for a node.
 
+As long as the whole index is in memory nothing asks those of segments: they are for stores that keep a part of it.
+
 Encoded: stamp, 16 bytes and a number that say whose it is (segment uuid and sequence; zeros and version of a node's),
 number of keys, bytes of the filter; the filter as rbloom writes it; zeros up to whole pages; XXH3-64 of all of it.
 """

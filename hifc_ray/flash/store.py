@@ -2,7 +2,8 @@
 
 What survives the death of the process (kill -9): every block whose `append` has returned. What survives a power loss:
 every block of a segment that was sealed (when it was full, by `seal`, or by `close`), since its data is synced before
-its hint; blocks of open segments may be lost, never served wrong. What is torn is passed over at the next start.
+its hint; blocks of open segments, those that reclaim has carried over into one among them, may be lost, never served
+wrong. What is torn is passed over at the next start.
 What `purge` took out is gone for good once the call has returned.
 """
 
